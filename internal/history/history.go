@@ -1,0 +1,56 @@
+// Package history is the record of every write that was attempted and what
+// became of it. The collector alone writes it; see DESIGN.md for the format.
+package history
+
+import "time"
+
+// Outcome of a write as its client saw it.
+type Outcome uint8
+
+const (
+	// Unfinished is an intent without an outcome; it is judged as Unknown.
+	Unfinished Outcome = iota
+	// Acked: the commit came back without a warning and the collector has the frame.
+	Acked
+	// Refused: a definite error before COMMIT was sent, or one that rules it out.
+	Refused
+	// Unknown: the outcome cannot be known to the client.
+	Unknown
+)
+
+func (o Outcome) String() string {
+	switch o {
+	case Acked:
+		return "acked"
+	case Refused:
+		return "refused"
+	default:
+		return "unknown"
+	}
+}
+
+// Kind of an event.
+type Kind uint8
+
+const (
+	// KindIntent: the write with this id is about to be sent.
+	KindIntent Kind = 1
+	// KindOutcome: what became of it.
+	KindOutcome Kind = 2
+	// KindMark: something that happened beside the writes ("cut began", ...).
+	KindMark Kind = 3
+)
+
+// Event is one entry. At is the collector's monotonic clock since the history
+// was created: no other clock appears in a history.
+type Event struct {
+	Kind    Kind
+	At      time.Duration
+	ID      uint64        // of the write; ids are never reused
+	RetryOf uint64        // intent: the id that this one retries, 0 for none
+	Writer  uint32        // intent: which writer of the driver
+	Outcome Outcome       // outcome
+	Latency time.Duration // outcome: the driver's service time, from send to answer
+	Code    string        // outcome: SQLSTATE or error class, "" for acked
+	Text    string        // mark: what happened
+}

@@ -1,0 +1,132 @@
+// Package place says where hosts come from. A Place hands out Hosts; what a
+// Host can do beyond running programs is asked for by type assertion
+// (PowerCycler, Partitioner, Freezer, Wiper).
+package place
+
+import (
+	"context"
+	"io"
+	"net"
+	"time"
+)
+
+// VolumeKind says how a host's data relates to the host.
+type VolumeKind string
+
+const (
+	// HostBound data is on a disk of the host and survives a loss of power.
+	HostBound VolumeKind = "host-bound"
+	// Instance data is on a disk of the host and is wiped with its power, as
+	// an instance store's is.
+	Instance VolumeKind = "instance"
+)
+
+// HostSpec asks for one host.
+type HostSpec struct {
+	Name   string     // unique within the place, [a-z][a-z0-9-]*, at most 15 bytes
+	Disk   string     // a named disk (see internal/disk), "" for a host without one
+	Volume VolumeKind // HostBound if empty
+	Crash  string     // the disk's crash policy: lose-all, random-sectors, lying; "" is lose-all
+	Seed   uint64     // seeds latencies and the crash policy
+}
+
+// Facts describe the place for the report.
+type Facts struct {
+	Name      string // "local"
+	Simulated bool   // disks, power cuts or network are simulated
+	Evidence  string // how real a power cut is, see result.Evidence*
+	Notes     []string
+}
+
+// Place hands out hosts and takes them back.
+type Place interface {
+	// Acquire brings hosts up, powered on, each able to reach all others.
+	// On error nothing that it made is left.
+	Acquire(ctx context.Context, specs []HostSpec) ([]Host, error)
+	Facts() Facts
+	// Release ends every host and removes everything that the place made.
+	// It is safe to call twice and after a failed Acquire.
+	Release(ctx context.Context) error
+}
+
+// Cmd is a program to be run on a host.
+type Cmd struct {
+	Path   string
+	Args   []string // without the program's own name
+	Env    []string // added to a minimal environment
+	Dir    string   // DataDir if empty
+	Root   bool     // as root within the host; otherwise as the unprivileged user
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// Process is a program running on a host.
+type Process interface {
+	// Pid in the caller's PID namespace.
+	Pid() int
+	// Signal sends sig to the program alone.
+	Signal(sig int) error
+	// Wait returns the exit error; after the host lost power it is non-nil.
+	// It may be called from several goroutines.
+	Wait() error
+	// Done is closed when the program has ended.
+	Done() <-chan struct{}
+}
+
+// Host runs programs, has an address, and (where it is a PowerCycler) loses power.
+type Host interface {
+	Name() string
+	Addr() string    // an IP address, the same before and after a power cycle
+	DataDir() string // on the host's disk, owned by the unprivileged user; "" without a disk
+	RunDir() string  // in the host's memory (gone with its power), owned by the unprivileged user
+	User() string    // the unprivileged user's name as programs on the host see it
+
+	// Run runs cmd to its end and returns its combined output if Stdout is nil.
+	Run(ctx context.Context, cmd Cmd) ([]byte, error)
+	// Start starts cmd; cancelling ctx does not end it, power off does.
+	Start(ctx context.Context, cmd Cmd) (Process, error)
+	// Put writes data to a file as the unprivileged user; Get reads one.
+	Put(ctx context.Context, path string, data []byte, perm uint32) error
+	Get(ctx context.Context, path string) ([]byte, error)
+	// Dial connects from the host (tcp to any host's address, or unix to a
+	// socket on this host).
+	Dial(ctx context.Context, network, addr string) (net.Conn, error)
+	// Listen listens on the host's address or on a unix socket of the host.
+	Listen(ctx context.Context, network, addr string) (net.Listener, error)
+}
+
+// PowerCycler can cut the power and bring it back.
+type PowerCycler interface {
+	// Off cuts the power silently: the network first, then the processes, then
+	// what was not flushed is gone. began is when the network was cut,
+	// confirmed when nothing of the host can act any more.
+	Off(ctx context.Context) (began, confirmed time.Time, err error)
+	// On powers the host on with what its disk kept. No program is started.
+	On(ctx context.Context) error
+	Powered() bool
+}
+
+// Partitioner cuts single directions of traffic silently (no RST, no ICMP).
+type Partitioner interface {
+	// Cut drops what this host sends to peer. Both ways is Cut on both.
+	Cut(ctx context.Context, peer Host) error
+	// Heal undoes Cut.
+	Heal(ctx context.Context, peer Host) error
+}
+
+// Freezer stops and continues all programs of a host.
+type Freezer interface {
+	Freeze(ctx context.Context) error
+	Thaw(ctx context.Context) error
+}
+
+// Wiper empties a host's disk; the host must be off.
+type Wiper interface {
+	Wipe(ctx context.Context) error
+}
+
+// DiskStatser returns the disk's own counters, the ground truth.
+type DiskStatser interface {
+	DiskStats(ctx context.Context) (map[string]float64, error)
+}
