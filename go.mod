@@ -1,6 +1,6 @@
 module github.com/holdfast-db/holdfast
 
-go 1.25.0
+go 1.26.0
 
 require (
 	charm.land/lipgloss/v2 v2.1.1 // indirect
