@@ -1,0 +1,207 @@
+// Package config turns YAML into plain structs, strictly: an unknown key, a
+// wrong type or a value out of range is an error with its line and column.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Study says which setups are put through which experiments.
+type Study struct {
+	Name        string       `yaml:"study"`
+	About       string       `yaml:"about"`
+	Place       string       `yaml:"place"`    // "local"
+	Selftest    bool         `yaml:"selftest"` // every cell is expected to break its promise
+	Setups      []Setup      `yaml:"setups"`
+	Experiments []Experiment `yaml:"experiments"`
+}
+
+// Setup is a database topology on a named disk.
+type Setup struct {
+	Setup  string `yaml:"setup"`
+	Disk   string `yaml:"disk"`   // default local-nvme
+	Volume string `yaml:"volume"` // host-bound (default) or instance
+	Crash  string `yaml:"crash"`  // what a power cut leaves of unflushed data: lose-all (default) or random-sectors
+}
+
+// Experiment is a measurement or a fault with its load.
+type Experiment struct {
+	Experiment string   `yaml:"experiment"`
+	Setups     []string `yaml:"setups"` // which of the study's setups; all if empty
+	Disks      []string `yaml:"disks"`  // which of their disks; all if empty
+	Repeat     int      `yaml:"repeat"` // default 1
+
+	Seconds  float64 `yaml:"seconds"`  // commit, flush step: length; faults: load before the fault
+	Clients  []int   `yaml:"clients"`  // commit: one group of cells each
+	Workload string  `yaml:"workload"` // commit: simple-update (pgbench -N)
+	Protocol string  `yaml:"protocol"` // commit: simple (default), extended or prepared
+	Scale    int     `yaml:"scale"`    // commit: pgbench's scale factor
+
+	After   float64 `yaml:"after"`   // faults: seconds of load after the first write came back
+	Writers int     `yaml:"writers"` // faults: writers of the driver
+	Rate    float64 `yaml:"rate"`    // faults: writes per second over all writers, 0: as fast as it goes
+	Payload int     `yaml:"payload"` // faults: bytes per row
+	LagMs   []int   `yaml:"lag_ms"`  // power-off: standbys cut off that long before the cut; one group each
+}
+
+// Limits of a study's values; they keep a typing error from filling a disk.
+const (
+	maxRepeat  = 10000
+	maxSeconds = 24 * 3600
+	maxClients = 1000
+	maxScale   = 10000
+	maxPayload = 1 << 20
+	maxLagMs   = 600_000
+)
+
+// ParseStudy reads one study. Names of setups, experiments and disks are
+// checked by the caller, who knows them. file appears in errors only.
+func ParseStudy(file string, data []byte) (*Study, error) {
+	var s Study
+	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
+	if err := dec.Decode(&s); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("%s: the study is empty; `holdfast lab list` names the built-in ones", file)
+		}
+		return nil, fmt.Errorf("%s: %s", file, strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	var extra any
+	if err := dec.Decode(&extra); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: more than one YAML document; a study is one", file)
+	}
+	s.defaults()
+	if err := s.validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return &s, nil
+}
+
+func (s *Study) defaults() {
+	if s.Place == "" {
+		s.Place = "local"
+	}
+	for i := range s.Setups {
+		p := &s.Setups[i]
+		setDefault(&p.Disk, "local-nvme")
+		setDefault(&p.Volume, "host-bound")
+		setDefault(&p.Crash, "lose-all")
+	}
+	for i := range s.Experiments {
+		e := &s.Experiments[i]
+		setDefault(&e.Repeat, 1)
+		setDefault(&e.Workload, "simple-update")
+		setDefault(&e.Protocol, "simple")
+		setDefault(&e.Scale, 10)
+		setDefault(&e.Writers, 4)
+		setDefault(&e.Payload, 64)
+		if len(e.Clients) == 0 {
+			e.Clients = []int{1}
+		}
+		if len(e.LagMs) == 0 {
+			e.LagMs = []int{0}
+		}
+	}
+}
+
+func setDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func (s *Study) validate() error {
+	switch {
+	case s.Name == "":
+		return errors.New("`study:` is missing: give the study a name")
+	case strings.ContainsAny(s.Name, "/\\\x00 \t\n"):
+		return fmt.Errorf("study %q: a name has no slash and no space, since the run folder is named after it", s.Name)
+	case s.Place != "local":
+		return fmt.Errorf("place %q: the only place is `local`", s.Place)
+	case len(s.Setups) == 0:
+		return errors.New("`setups:` is missing: name at least one, such as `- setup: pg-single`")
+	case len(s.Experiments) == 0:
+		return errors.New("`experiments:` is missing: name at least one, such as `- experiment: commit`")
+	}
+	seen := map[Setup]bool{}
+	for i, p := range s.Setups {
+		if p.Setup == "" {
+			return fmt.Errorf("setups[%d]: `setup:` is missing", i)
+		}
+		if seen[p] {
+			return fmt.Errorf("setups[%d]: %s on %s is there twice", i, p.Setup, p.Disk)
+		}
+		seen[p] = true
+		if err := oneOf("volume", p.Volume, "host-bound", "instance"); err != nil {
+			return fmt.Errorf("setup %s: %w", p.Setup, err)
+		}
+		if err := oneOf("crash", p.Crash, "lose-all", "random-sectors"); err != nil {
+			return fmt.Errorf("setup %s: %w (the lying disk is the setup pg-lying-disk)", p.Setup, err)
+		}
+	}
+	for i := range s.Experiments {
+		if err := s.validateExperiment(&s.Experiments[i]); err != nil {
+			return fmt.Errorf("experiments[%d] (%s): %w", i, s.Experiments[i].Experiment, err)
+		}
+	}
+	return nil
+}
+
+func (s *Study) validateExperiment(e *Experiment) error {
+	if e.Experiment == "" {
+		return errors.New("`experiment:` is missing")
+	}
+	for _, c := range e.Clients {
+		if err := within("clients", float64(c), 1, maxClients); err != nil {
+			return err
+		}
+	}
+	for _, l := range e.LagMs {
+		if err := within("lag_ms", float64(l), 0, maxLagMs); err != nil {
+			return err
+		}
+	}
+	for _, n := range e.Setups {
+		if !slices.ContainsFunc(s.Setups, func(p Setup) bool { return p.Setup == n }) {
+			return fmt.Errorf("setup %q is not among the study's setups", n)
+		}
+	}
+	for _, n := range e.Disks {
+		if !slices.ContainsFunc(s.Setups, func(p Setup) bool { return p.Disk == n }) {
+			return fmt.Errorf("no setup of the study is on disk %q", n)
+		}
+	}
+	return errors.Join(
+		within("repeat", float64(e.Repeat), 1, maxRepeat),
+		within("seconds", e.Seconds, 0, maxSeconds),
+		within("after", e.After, 0, maxSeconds),
+		within("scale", float64(e.Scale), 1, maxScale),
+		within("writers", float64(e.Writers), 1, maxClients),
+		within("rate", e.Rate, 0, 1e6),
+		within("payload", float64(e.Payload), 1, maxPayload),
+		oneOf("workload", e.Workload, "simple-update"),
+		oneOf("protocol", e.Protocol, "simple", "extended", "prepared"),
+	)
+}
+
+func within(name string, v, lo, hi float64) error {
+	if math.IsNaN(v) || v < lo || v > hi {
+		return fmt.Errorf("%s: %g is not between %g and %g", name, v, lo, hi)
+	}
+	return nil
+}
+
+func oneOf(name, v string, allowed ...string) error {
+	if !slices.Contains(allowed, v) {
+		return fmt.Errorf("%s: %q is none of %s", name, v, strings.Join(allowed, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+const good = `
+study: mine
+setups:
+  - setup: pg-any1
+  - setup: pg-single
+    disk: cloud-volume
+experiments:
+  - experiment: power-off
+    repeat: 3
+    seconds: 5
+    lag_ms: [0, 1500]
+`
+
+func TestParseStudyDefaults(t *testing.T) {
+	s, err := ParseStudy("mine.yaml", []byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Setups[0].Disk != "local-nvme" || s.Setups[1].Disk != "cloud-volume" || s.Experiments[0].Writers != 4 {
+		t.Fatalf("defaults: %+v", s)
+	}
+}
+
+func TestParseStudyErrors(t *testing.T) {
+	cases := map[string]struct{ yaml, want string }{
+		"unknown key names line and column": {strings.Replace(good, "repeat: 3", "repaet: 3", 1), "[9:5]"},
+		"unknown key is named":              {strings.Replace(good, "repeat: 3", "repaet: 3", 1), "repaet"},
+		"wrong type":                        {strings.Replace(good, "repeat: 3", "repeat: many", 1), "[9:13]"},
+		"empty":                             {"", "empty"},
+		"no setups":                         {"study: x\nexperiments: [{experiment: commit}]\n", "setups"},
+		"no experiments":                    {"study: x\nsetups: [{setup: pg-single}]\n", "experiments"},
+		"no name":                           {"setups: [{setup: pg-single}]\nexperiments: [{experiment: commit}]\n", "name"},
+		"negative repeat":                   {strings.Replace(good, "repeat: 3", "repeat: -3", 1), "repeat"},
+		"not a number":                      {strings.Replace(good, "seconds: 5", "seconds: .nan", 1), "seconds"},
+		"setup twice":                       {strings.Replace(good, "setup: pg-single\n    disk: cloud-volume", "setup: pg-any1", 1), "twice"},
+		"filter names a setup that is not":  {good + "    setups: [pg-async]\n", "pg-async"},
+		"two documents":                     {good + "---\n" + good, "more than one"},
+		"slash in the name":                 {strings.Replace(good, "mine", "../mine", 1), "slash"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseStudy("f.yaml", []byte(c.yaml))
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "f.yaml: ") {
+				t.Fatalf("want an error of f.yaml with %q, have: %v", c.want, err)
+			}
+		})
+	}
+}
+
+func FuzzParseStudy(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add([]byte("study: [}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := ParseStudy("f", data)
+		if (s == nil) == (err == nil) {
+			t.Fatal("neither a study nor an error, or both")
+		}
+	})
+}

@@ -1,0 +1,346 @@
+package setup
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-db/holdfast/internal/lab/place"
+	"github.com/holdfast-db/holdfast/internal/postgres"
+)
+
+const (
+	loseNothing   = "nothing"
+	loseUnbounded = "unbounded"
+
+	port = 5432
+
+	startDeadline   = 60 * time.Second
+	promoteDeadline = 30 * time.Second
+	stopGrace       = 30 * time.Second
+)
+
+// plain is Postgres as PostgreSQL ships it: no failover of its own.
+type plain struct {
+	commit string            // synchronous_commit; on if empty
+	anyOne bool              // synchronous_standby_names = ANY 1 (all others)
+	extra  postgres.Settings // over everything else
+	lose   string            // the promise; nothing if empty
+
+	env     Env
+	members []*postgres.Instance
+	primary int
+	former  int // the primary before the last Recover, -1 for none
+}
+
+func newPlain(p plain) func() System {
+	return func() System {
+		c := p
+		c.former = -1
+		return &c
+	}
+}
+
+func (p *plain) Promise(Fault) Bound {
+	if p.lose != "" {
+		return Bound{Lose: p.lose}
+	}
+	return Bound{Lose: loseNothing}
+}
+
+func (p *plain) Deploy(ctx context.Context, env Env) error {
+	p.env = env
+	password := rand.Text()
+	for _, h := range env.Hosts {
+		p.members = append(p.members, &postgres.Instance{
+			Runner: onHost{h}, Name: h.Name(), BinDir: env.BinDir,
+			DataDir: filepath.Join(h.DataDir(), "pgdata"), SockDir: h.RunDir(),
+			Addr: h.Addr(), Port: port, User: "holdfast", Password: password,
+			PassFile: filepath.Join(h.RunDir(), "pgpass"), Log: env.Log(h.Name()),
+		})
+	}
+	first := p.members[0]
+	if err := first.Init(ctx, p.settings(first)); err != nil {
+		return err
+	}
+	// Until the standbys are there, commits must not wait for them.
+	s := p.settings(first)
+	delete(s, "synchronous_standby_names")
+	if err := first.Configure(ctx, s); err != nil {
+		return err
+	}
+	if err := p.start(ctx, first); err != nil {
+		return err
+	}
+	if err := p.each(p.members[1:], func(m *postgres.Instance) error {
+		if err := m.BaseBackup(ctx, first, p.settings(m)); err != nil {
+			return err
+		}
+		return p.start(ctx, m)
+	}); err != nil {
+		return err
+	}
+	return p.settle(ctx)
+}
+
+// settle waits for the standbys and lets the synchronous settings act.
+func (p *plain) settle(ctx context.Context) error {
+	prim := p.members[p.primary]
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	if err := prim.WaitStandbys(ctx, p.standbyNames()...); err != nil {
+		return err
+	}
+	if err := prim.Configure(ctx, p.settings(prim)); err != nil {
+		return err
+	}
+	if err := prim.Reload(); err != nil {
+		return err
+	}
+	if !p.anyOne {
+		return nil
+	}
+	return prim.WaitSync(ctx, "quorum", p.standbyNames()...)
+}
+
+func (p *plain) standbyNames() []string {
+	var names []string
+	for i, m := range p.members {
+		if i != p.primary {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// settings are those of m in its role as primary or standby: a standby has the
+// synchronous ones too, since they must act from its first commit on.
+func (p *plain) settings(m *postgres.Instance) postgres.Settings {
+	s := postgres.Settings{
+		"max_connections":             "100",
+		"shared_buffers":              "128MB",
+		"wal_level":                   "replica",
+		"max_wal_senders":             "10",
+		"wal_keep_size":               "256MB",
+		"hot_standby":                 "on",
+		"lc_messages":                 "C",
+		"log_line_prefix":             "%m [%p] ",
+		"wal_retrieve_retry_interval": "100ms",
+		"max_standby_streaming_delay": "200ms",
+		"synchronous_commit":          "on",
+		"tcp_keepalives_idle":         "5",
+		"unix_socket_permissions":     "0700",
+		"log_autovacuum_min_duration": "-1",
+		"password_encryption":         "scram-sha-256",
+	}
+	if p.commit != "" {
+		s["synchronous_commit"] = p.commit
+	}
+	if p.anyOne {
+		var others []string
+		for _, o := range p.members {
+			if o != m {
+				others = append(others, o.Name)
+			}
+		}
+		s["synchronous_standby_names"] = "ANY 1 (" + strings.Join(others, ",") + ")"
+	}
+	maps.Copy(s, p.extra)
+	return s
+}
+
+func (p *plain) start(ctx context.Context, m *postgres.Instance) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not within %s", startDeadline))
+	defer cancel()
+	return m.Start(ctx)
+}
+
+func (p *plain) each(ms []*postgres.Instance, f func(*postgres.Instance) error) error {
+	errs := make([]error, len(ms))
+	var wg sync.WaitGroup
+	for i, m := range ms {
+		wg.Go(func() { errs[i] = f(m) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (p *plain) Start(ctx context.Context) error {
+	if err := p.each(p.members, func(m *postgres.Instance) error { return p.start(ctx, m) }); err != nil {
+		return err
+	}
+	return p.settle(ctx)
+}
+
+func (p *plain) Stop(ctx context.Context) error {
+	// The primary first: standbys then hold its shutdown checkpoint.
+	if err := p.members[p.primary].Stop(ctx, stopGrace); err != nil {
+		return err
+	}
+	return p.each(p.members, func(m *postgres.Instance) error { return m.Stop(ctx, stopGrace) })
+}
+
+func (p *plain) Versions(ctx context.Context) (map[string]string, error) {
+	v, err := p.members[p.primary].Version(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"postgres": v}, nil
+}
+
+func (p *plain) Instance() *postgres.Instance { return p.members[p.primary] }
+
+func (p *plain) Targets() []Target {
+	var t []Target
+	for _, m := range p.members {
+		t = append(t, Target{Host: m.Addr, Port: m.Port})
+	}
+	return t
+}
+
+func (p *plain) Primary() place.Host { return p.env.Hosts[p.primary] }
+
+func (p *plain) Standbys() []place.Host {
+	var hs []place.Host
+	for i, h := range p.env.Hosts {
+		if i != p.primary {
+			hs = append(hs, h)
+		}
+	}
+	return hs
+}
+
+func (p *plain) Recover(ctx context.Context) (Recovery, error) {
+	if len(p.members) == 1 {
+		return p.powerOn(ctx)
+	}
+	return p.promote(ctx)
+}
+
+func (p *plain) powerOn(ctx context.Context) (Recovery, error) {
+	rec := Recovery{Operator: true, How: "the host was powered on again and Postgres started (crash recovery)"}
+	if err := powerOn(ctx, p.env.Hosts[0]); err != nil {
+		return rec, err
+	}
+	if err := p.start(ctx, p.members[0]); err != nil {
+		if ctx.Err() != nil {
+			return rec, err
+		}
+		return rec, fmt.Errorf("%w: %w", ErrNoStart, err)
+	}
+	rec.Done = time.Now()
+	return rec, nil
+}
+
+func powerOn(ctx context.Context, h place.Host) error {
+	pc, ok := h.(place.PowerCycler)
+	if !ok {
+		return fmt.Errorf("host %s cannot be powered on", h.Name())
+	}
+	if pc.Powered() {
+		return nil
+	}
+	return pc.On(ctx)
+}
+
+// promote makes the standby that holds most WAL the primary. With ANY 1 of two
+// standbys both must answer: a commit may be on either.
+func (p *plain) promote(ctx context.Context) (Recovery, error) {
+	rec := Recovery{Operator: true}
+	ctx, cancel := context.WithTimeout(ctx, promoteDeadline)
+	defer cancel()
+	best, bestLSN := -1, postgres.LSN(0)
+	for i, m := range p.members {
+		if i == p.primary {
+			continue
+		}
+		l, err := m.ReceivedLSN(ctx)
+		if err != nil {
+			return rec, fmt.Errorf("ask %s how much it holds: %w", m.Name, err)
+		}
+		p.env.Trace("%s holds WAL up to %s", m.Name, l)
+		if best < 0 || l > bestLSN {
+			best, bestLSN = i, l
+		}
+	}
+	next := p.members[best]
+	if err := next.Configure(ctx, p.settings(next)); err != nil {
+		return rec, err
+	}
+	if err := next.Reload(); err != nil {
+		return rec, err
+	}
+	others := slices.DeleteFunc(slices.Clone(p.members), func(m *postgres.Instance) bool {
+		return m == next || m == p.members[p.primary]
+	})
+	follow := make(chan error, 1)
+	go func() {
+		follow <- p.each(others, func(m *postgres.Instance) error { return m.Follow(ctx, next, p.settings(m)) })
+	}()
+	err := next.Promote(ctx)
+	rec.Promoted = time.Now()
+	if err := errors.Join(err, <-follow); err != nil {
+		return rec, fmt.Errorf("%w: %w", ErrNoStart, err)
+	}
+	p.former, p.primary = p.primary, best
+	rec.How = "the standby that held the most WAL (" + next.Name + ") was promoted and the other one follows it"
+	rec.Done = time.Now()
+	return rec, nil
+}
+
+func (p *plain) Rejoin(ctx context.Context) (Recovery, error) {
+	rec := Recovery{Operator: true}
+	if p.former < 0 {
+		return rec, nil
+	}
+	old, prim := p.members[p.former], p.members[p.primary]
+	if err := powerOn(ctx, p.env.Hosts[p.former]); err != nil {
+		return rec, err
+	}
+	rec.How = "the former primary was powered on and rewound (pg_rewind)"
+	if err := old.Rewind(ctx, prim); err != nil {
+		p.env.Trace("%v; taking a base backup instead", err)
+		rec.How = "the former primary was powered on and copied anew (pg_basebackup)"
+		if err := p.reclone(ctx, old, prim); err != nil {
+			return rec, err
+		}
+	}
+	if err := old.Follow(ctx, prim, p.settings(old)); err != nil {
+		return rec, err
+	}
+	if err := p.start(ctx, old); err != nil {
+		p.env.Trace("%v; taking a base backup instead", err)
+		rec.How = "the former primary was powered on and copied anew (pg_basebackup)"
+		if err := p.reclone(ctx, old, prim); err != nil {
+			return rec, err
+		}
+		if err := p.start(ctx, old); err != nil {
+			return rec, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	if err := prim.WaitStandbys(ctx, old.Name); err != nil {
+		return rec, err
+	}
+	p.former = -1
+	rec.Done = time.Now()
+	return rec, nil
+}
+
+func (p *plain) reclone(ctx context.Context, m, from *postgres.Instance) error {
+	if err := m.Stop(ctx, time.Second); err != nil {
+		return err
+	}
+	if _, err := m.Run(ctx, postgres.Command{Path: "/bin/rm", Args: []string{"-rf", m.DataDir}}); err != nil {
+		return fmt.Errorf("empty %s: %w", m.Name, err)
+	}
+	return m.BaseBackup(ctx, from, p.settings(m))
+}
