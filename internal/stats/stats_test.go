@@ -145,13 +145,13 @@ func TestMedianCoverage(t *testing.T) {
 // of 1,000 trials, for every way the ratios are made. And a real difference of
 // 30 % at 5 blocks with 5 % noise is found nearly always.
 func TestRatiosOnEqualAndUnequalSetups(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
 	type ratio func(a, b []float64, seed uint64) Interval
 	kinds := map[string]ratio{
 		"paired":   func(a, b []float64, s uint64) Interval { return RatioPaired(a, b, 0.95, s) },
 		"unpaired": func(a, b []float64, s uint64) Interval { return RatioUnpaired(a, b, 0.95, s) },
 	}
 	for name, f := range kinds {
+		r := rand.New(rand.NewPCG(5, 6))
 		for _, c := range []struct{ n, trials int }{{5, 1000}, {BootstrapFrom, 150}} {
 			wrong, missed, covered := 0, 0, 0
 			for i := range c.trials {
