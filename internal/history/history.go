@@ -54,3 +54,17 @@ type Event struct {
 	Code    string        // outcome: SQLSTATE or error class, "" for acked
 	Text    string        // mark: what happened
 }
+
+// Marks that the checker knows by their text; any other text is for people.
+const (
+	// MarkFault: something was first done to the system (standbys cut off, say).
+	// What came before it is the baseline.
+	MarkFault = "fault began"
+	// MarkCut: the power cut (or whatever the fault is) began; the zero of every
+	// time in the findings.
+	MarkCut = "cut began"
+	// MarkIncomplete: a driver that does not wait for its intents to be confirmed
+	// vanished, so an intent may have been lost on the way and a row without one
+	// proves nothing.
+	MarkIncomplete = "intents may be missing"
+)
