@@ -61,6 +61,7 @@ func newRoot(env Env) *cobra.Command {
 	}
 	root.AddCommand(
 		newVersionCmd(env),
+		newSimdiskCmd(env),
 		newMeasureCmd(env), newLabRoundTripCmd(env),
 	)
 	return root

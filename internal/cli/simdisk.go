@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-db/holdfast/internal/disk"
+	"github.com/holdfast-db/holdfast/internal/disk/control"
+	"github.com/holdfast-db/holdfast/internal/disk/fuse"
+)
+
+func newSimdiskCmd(env Env) *cobra.Command {
+	var o simdiskOptions
+	kinds := make([]string, 0, 8)
+	about := ""
+	for _, k := range disk.NamedDisks() {
+		kinds = append(kinds, k.Name)
+		about += fmt.Sprintf("  %-14s %s\n", k.Name, k.About)
+	}
+	cmd := &cobra.Command{
+		Use:   "simdisk --disk NAME BACKING MOUNTPOINT",
+		Short: "Mount a disk that can lose power",
+		Long: "Mounts a simulated disk in the foreground: what programs write to it is volatile until\n" +
+			"they flush it, a flush takes as long as on the named disk, and `simdisk cut` pulls the plug.\n" +
+			"BACKING is a directory for what is durable, MOUNTPOINT an existing directory.\n\nDisks:\n" + about,
+		Example: "  mkdir -p /tmp/mnt && holdfast simdisk --disk cloud-volume /tmp/backing /tmp/mnt\n" +
+			"  holdfast simdisk cut /tmp/backing.sock",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return runSimdisk(cmd.Context(), env, o, args) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.disk, "disk", "", "kind of disk: "+strings.Join(kinds, ", "))
+	f.StringVar(&o.profile, "profile", "ext4", "file system whose rules say what is durable when: ext4")
+	f.StringVar(&o.crash, "crash", string(disk.LoseAll), "what a cut leaves of what was not flushed: lose-all, random-sectors, lying")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of latencies and of what a crash keeps")
+	f.StringVar(&o.socket, "control", "", "control socket (default BACKING.sock)")
+	f.BoolVar(&o.lifeline, "lifeline", false, "end as by a power cut when standard input ends")
+	f.Int64Var(&o.dirtyLimit, "dirty-limit", disk.DefaultDirtyLimit, "bytes that may be waiting to be written back before writers wait")
+	_ = cmd.MarkFlagRequired("disk")
+	_ = cmd.RegisterFlagCompletionFunc("disk", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("crash", cobra.FixedCompletions([]string{"lose-all", "random-sectors", "lying"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.AddCommand(simdiskControlCmds(env)...)
+	return cmd
+}
+
+type simdiskOptions struct {
+	disk, profile, crash, socket string
+	seed                         uint64
+	lifeline                     bool
+	dirtyLimit                   int64
+}
+
+func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) error {
+	kind, err := disk.ByName(o.disk)
+	if err != nil {
+		return err
+	}
+	policy, err := disk.ParsePolicy(o.crash)
+	if err != nil {
+		return err
+	}
+	if o.profile != "ext4" {
+		return fmt.Errorf("unknown profile %q: use ext4", o.profile)
+	}
+	if o.dirtyLimit < 1<<20 {
+		return fmt.Errorf("--dirty-limit %d: want at least 1048576 bytes", o.dirtyLimit)
+	}
+	if o.socket == "" {
+		o.socket = filepath.Clean(args[0]) + ".sock"
+	}
+	// Most threads here wait in the kernel, each for one request: with as many
+	// scheduling slots as cores they would wait for each other as well.
+	runtime.GOMAXPROCS(max(8, 2*runtime.NumCPU()))
+
+	var lifeline chan struct{}
+	if o.lifeline {
+		lifeline = make(chan struct{})
+		go func() {
+			_, _ = io.Copy(io.Discard, env.Stdin)
+			close(lifeline)
+		}()
+	}
+	err = fuse.Run(ctx, fuse.Config{
+		Backing: args[0], Mountpoint: args[1], Kind: kind, Policy: policy, Seed: o.seed, DirtyLimit: o.dirtyLimit,
+		Log: slog.New(slog.NewTextHandler(env.Stderr, nil)),
+	}, o.socket, lifeline, func() {
+		if isTerminal(env.Stderr) {
+			fmt.Fprintf(env.Stderr, "%s is mounted on %s. Pull the plug with: holdfast simdisk cut %s\n", kind.Name, args[1], o.socket)
+		}
+		fmt.Fprintln(env.Stdout, "ready")
+	})
+	return infraError(err)
+}
+
+// simdiskControlCmds are the commands that talk to a disk that is mounted.
+func simdiskControlCmds(env Env) []*cobra.Command {
+	var stayOff bool
+	cut := simdiskControl(env, "cut", "Cut the power, and bring it back", 0,
+		func(ctx context.Context, c *control.Client, _ map[string]string) (any, string, error) {
+			return cutAndOn(ctx, c, stayOff)
+		})
+	cut.Flags().BoolVar(&stayOff, "stay-off", false, "leave the power off (simdisk on brings it back)")
+	plain := func(use, short, done string, f func(*control.Client, context.Context) error) *cobra.Command {
+		return simdiskControl(env, use, short, 0, func(ctx context.Context, c *control.Client, _ map[string]string) (any, string, error) {
+			return map[string]any{"ok": true}, done, f(c, ctx)
+		})
+	}
+	return []*cobra.Command{
+		cut,
+		simdiskControl(env, "on", "Bring the power back after cut --stay-off", 0,
+			func(ctx context.Context, c *control.Client, _ map[string]string) (any, string, error) {
+				lost, err := c.On(ctx)
+				return lost, "power is back; " + droppedText(lost), err
+			}),
+		plain("wipe", "Empty a disk whose power is cut", "the disk is empty", (*control.Client).Wipe),
+		plain("sync", "Make everything durable", "everything is durable", (*control.Client).Sync),
+		plain("stop", "Unmount cleanly and end the disk", "stopped", (*control.Client).Stop),
+		simdiskControl(env, "stats", "Show the disk's own counters", 0,
+			func(ctx context.Context, c *control.Client, _ map[string]string) (any, string, error) {
+				stats, err := c.Stats(ctx)
+				return stats, statsText(stats), err
+			}),
+		simdiskControl(env, "set", "Change settings while the disk is mounted", 1,
+			func(ctx context.Context, c *control.Client, values map[string]string) (any, string, error) {
+				return map[string]any{"ok": true}, "set", c.Set(ctx, values)
+			}),
+	}
+}
+
+// simdiskControl makes one control command; with minValues above 0 it takes
+// KEY=VALUE arguments.
+func simdiskControl(env Env, use, short string, minValues int,
+	do func(context.Context, *control.Client, map[string]string) (any, string, error),
+) *cobra.Command {
+	var asJSON bool
+	args, usage, example := cobra.ExactArgs(1), use+" CONTROL-SOCKET", "  holdfast simdisk "+use+" /tmp/backing.sock"
+	if minValues > 0 {
+		args, usage = cobra.MinimumNArgs(1+minValues), usage+" KEY=VALUE..."
+		example += " flush_ms=5 crash=lying"
+		short += ":\ndisk, flush_ms, read_ms, write_ms, flush_spread, flush_tail, flush_tail_mul, crash, dirty_limit"
+	}
+	cmd := &cobra.Command{
+		Use: usage, Short: strings.SplitN(short, ":\n", 2)[0], Long: short + ".", Example: example, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			values := map[string]string{}
+			for _, a := range args[1:] {
+				k, v, ok := strings.Cut(a, "=")
+				if !ok {
+					return fmt.Errorf("%q: want KEY=VALUE", a)
+				}
+				values[k] = v
+			}
+			c, err := control.Dial(args[0])
+			if err != nil {
+				return infraError(fmt.Errorf("%w (is the disk mounted? its socket is BACKING.sock unless --control said otherwise)", err))
+			}
+			result, text, err := do(cmd.Context(), c, values)
+			if err != nil {
+				return infraError(err)
+			}
+			if asJSON {
+				return json.NewEncoder(env.Stdout).Encode(result)
+			}
+			_, err = fmt.Fprintln(env.Stdout, strings.TrimRight(text, "\n"))
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// cutResult is the JSON of simdisk cut.
+type cutResult struct {
+	CutMs float64 `json:"cut_ms"`
+	OnMs  float64 `json:"on_ms,omitempty"`
+	*control.Dropped
+}
+
+func cutAndOn(ctx context.Context, c *control.Client, stayOff bool) (any, string, error) {
+	began := time.Now()
+	if _, err := c.Cut(ctx); err != nil {
+		return nil, "", err
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	r := cutResult{CutMs: ms(time.Since(began))}
+	if stayOff {
+		return r, fmt.Sprintf("power cut after %.1f ms, and off", r.CutMs), nil
+	}
+	began = time.Now()
+	lost, err := c.On(ctx)
+	r.OnMs, r.Dropped = ms(time.Since(began)), &lost
+	return r, fmt.Sprintf("power cut after %.1f ms, back after another %.1f ms; %s", r.CutMs, r.OnMs, droppedText(lost)), err
+}
+
+func droppedText(d control.Dropped) string {
+	s := fmt.Sprintf("dropped %d bytes and %d operations that were not durable", d.Bytes, d.Operations)
+	if d.Kept > 0 {
+		s += fmt.Sprintf(", kept %d bytes by chance", d.Kept)
+	}
+	return s
+}
+
+func statsText(stats map[string]float64) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(stats)) {
+		fmt.Fprintf(&b, "%-22s %s\n", k, strings.TrimSuffix(fmt.Sprintf("%.3f", stats[k]), ".000"))
+	}
+	return b.String()
+}

@@ -1,0 +1,354 @@
+// Package fuse mounts a simulated disk: it carries the kernel's requests to the
+// model of package disk, lets each take the time that the disk takes, and keeps
+// the durable image in a directory.
+package fuse
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/holdfast-db/holdfast/internal/disk"
+	"github.com/holdfast-db/holdfast/internal/disk/control"
+)
+
+// Config describes a disk to be mounted.
+type Config struct {
+	Backing    string // directory of the durable image; created if missing
+	Mountpoint string // an existing directory
+	Kind       disk.Named
+	Policy     disk.Policy
+	Seed       uint64
+	DirtyLimit int64 // bytes; disk.DefaultDirtyLimit if 0
+	Log        *slog.Logger
+}
+
+// Drive is a disk with its mount. It implements control.Disk.
+type Drive struct {
+	cfg     Config
+	root    bool
+	backing *Backing
+	disk    *disk.Disk
+	timing  atomic.Pointer[disk.Timing]
+	rngMu   sync.Mutex
+	rng     *rand.Rand
+	flushes disk.Hist // of fsync and fdatasync, milliseconds as programs see them
+	batches atomic.Int64
+	cutTook disk.Hist
+
+	power  sync.Mutex // one of on, wipe, set, stop, mount at a time
+	fs     atomic.Pointer[fileSystem]
+	server *gofuse.Server
+	served chan struct{} // closed when server has ended
+
+	done     chan struct{}
+	doneOnce sync.Once
+	doneErr  error
+}
+
+// tickInterval is how often the model is told the time.
+const tickInterval = 250 * time.Millisecond
+
+// Mount opens the backing directory and mounts the disk. The caller ends it
+// with Stop and waits for Done.
+func Mount(cfg Config) (*Drive, error) {
+	d := &Drive{
+		cfg: cfg, root: os.Geteuid() == 0, done: make(chan struct{}),
+		rng: rand.New(rand.NewPCG(cfg.Seed, 0x5851f42d4c957f2d)),
+	}
+	if d.cfg.Log == nil {
+		d.cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	t := cfg.Kind.Timing
+	d.timing.Store(&t)
+	st, err := d.checkPaths()
+	if err != nil {
+		return nil, err
+	}
+	if d.backing, err = OpenBacking(d.cfg.Backing); err != nil {
+		return nil, err
+	}
+	var seed [8]byte
+	crand.Read(seed[:])
+	d.disk, err = disk.Open(d.backing, disk.Options{
+		Policy: cfg.Policy, Seed: cfg.Seed, DirtyLimit: cfg.DirtyLimit,
+		// Programs derive System V keys from inode numbers, which therefore must
+		// differ from disk to disk.
+		InodeBase: 1<<20 + uint64(binary.LittleEndian.Uint32(seed[:])>>1),
+		RootMode:  st.Mode & 0o7777, RootUID: st.Uid, RootGID: st.Gid, Now: now(),
+	})
+	if err == nil {
+		_, err = d.mount()
+	}
+	if err != nil {
+		d.backing.Close()
+		return nil, err
+	}
+	go d.tick()
+	return d, nil
+}
+
+// checkPaths makes the paths absolute and finds out whose the mount point is.
+func (d *Drive) checkPaths() (st syscall.Stat_t, err error) {
+	for _, p := range []*string{&d.cfg.Backing, &d.cfg.Mountpoint} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return st, err
+		}
+	}
+	if err := syscall.Stat(d.cfg.Mountpoint, &st); err != nil {
+		return st, fmt.Errorf("mount point %s: %w", d.cfg.Mountpoint, err)
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		return st, fmt.Errorf("mount point %s: not a directory", d.cfg.Mountpoint)
+	}
+	if err := mountable(d.cfg.Mountpoint, d.root); err != nil {
+		return st, err
+	}
+	if rel, err := filepath.Rel(d.cfg.Mountpoint, d.cfg.Backing); err == nil && filepath.IsLocal(rel) {
+		return st, fmt.Errorf("backing directory %s lies below the mount point", d.cfg.Backing)
+	}
+	return st, nil
+}
+
+// mount powers the disk on and mounts it; power is held, or nobody else there.
+func (d *Drive) mount() (disk.Dropped, error) {
+	s, lost, err := d.disk.PowerOn(now())
+	if err != nil {
+		return lost, fmt.Errorf("power on: %w", err)
+	}
+	f := newFileSystem(d, s)
+	server, err := serve(f, d.cfg.Mountpoint, d.cfg.Kind.Name, d.root)
+	if err != nil {
+		f.cut()
+		return lost, err
+	}
+	served := make(chan struct{})
+	go func() {
+		server.Serve()
+		close(served)
+		d.unmounted(f)
+	}()
+	if err := server.WaitMount(); err != nil {
+		f.cut()
+		_ = detach(d.cfg.Mountpoint, d.root)
+		return lost, fmt.Errorf("mount %s: %w", d.cfg.Mountpoint, err)
+	}
+	d.fs.Store(f)
+	d.server, d.served = server, served
+	return lost, nil
+}
+
+// unmounted is called when the kernel has let go of a mount. Unless a cut or
+// Stop was the cause, somebody ran umount: that is a clean end.
+func (d *Drive) unmounted(f *fileSystem) {
+	if !f.s.Dead() && d.fs.Load() == f {
+		d.cfg.Log.Info("unmounted from outside, ending")
+		d.Stop()
+	}
+}
+
+// tick tells the model the time until the drive ends.
+func (d *Drive) tick() {
+	t := time.NewTicker(tickInterval)
+	defer t.Stop()
+	failed := false
+	for {
+		select {
+		case <-d.done:
+			return
+		case <-t.C:
+		}
+		f := d.fs.Load()
+		if f.s.Dead() {
+			continue
+		}
+		err := f.s.Tick(now())
+		if err != nil && !f.s.Dead() && !failed {
+			d.cfg.Log.Error("background write-back", "err", err)
+		}
+		failed = err != nil
+	}
+}
+
+// sample draws how long one operation takes.
+func (d *Drive) sample(which func(*disk.Timing) disk.Latency) time.Duration {
+	l := which(d.timing.Load())
+	if l.Median <= 0 {
+		return 0
+	}
+	d.rngMu.Lock()
+	defer d.rngMu.Unlock()
+	return l.Sample(d.rng)
+}
+
+// Cut cuts the power. When it returns, every pending and later call on the
+// mount fails with EIO.
+func (d *Drive) Cut() error {
+	f := d.fs.Load()
+	if f.s.Dead() {
+		return errors.New("the power is cut already")
+	}
+	began := time.Now()
+	f.cut()
+	d.cutTook.Add(time.Since(began))
+	return nil
+}
+
+// On brings the disk back after a cut: what was not durable is dropped by the
+// crash policy, and a fresh mount takes the place of the dead one.
+func (d *Drive) On() (control.Dropped, error) {
+	d.power.Lock()
+	defer d.power.Unlock()
+	if !d.fs.Load().s.Dead() {
+		return control.Dropped{}, errors.New("the power is on: cut it first")
+	}
+	if d.ended() {
+		return control.Dropped{}, errors.New("the disk is being stopped")
+	}
+	if err := d.letGo(); err != nil {
+		return control.Dropped{}, err
+	}
+	lost, err := d.mount()
+	return control.Dropped{Bytes: lost.Bytes - lost.Kept, Operations: lost.Operations, Kept: lost.Kept}, err
+}
+
+// letGo takes a dead mount away; power is held.
+func (d *Drive) letGo() error {
+	if d.server == nil {
+		return nil
+	}
+	select {
+	case <-d.served:
+	default:
+		if err := detach(d.cfg.Mountpoint, d.root); err != nil {
+			return err
+		}
+		// As root the connection is gone now. A plain user's stays, answering EIO,
+		// until the last program that uses it has ended.
+		if d.root {
+			select {
+			case <-d.served:
+			case <-time.After(2 * time.Second):
+			}
+		}
+	}
+	d.server = nil
+	return nil
+}
+
+// Wipe empties a disk whose power is cut.
+func (d *Drive) Wipe() error {
+	d.power.Lock()
+	defer d.power.Unlock()
+	if !d.fs.Load().s.Dead() {
+		return errors.New("the power is on: cut it first")
+	}
+	return d.disk.Wipe(now())
+}
+
+// Sync makes everything durable that was done before.
+func (d *Drive) Sync() error {
+	f := d.fs.Load()
+	if f.s.Dead() {
+		return errors.New("the power is cut")
+	}
+	return f.s.Sync()
+}
+
+func (d *Drive) ended() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Done is closed when the disk has been stopped.
+func (d *Drive) Done() <-chan struct{} { return d.done }
+
+// Stop shuts the disk down cleanly: unmounted, everything durable. A mount that
+// is in use is taken away all the same. After a cut nothing more becomes durable.
+func (d *Drive) Stop() error {
+	d.power.Lock()
+	defer d.power.Unlock()
+	if d.ended() {
+		return d.doneErr
+	}
+	f := d.fs.Load()
+	if f.s.Dead() {
+		d.doneErr = d.letGo()
+	} else {
+		d.doneErr = d.shutDown(f)
+	}
+	close(d.done)
+	d.doneErr = errors.Join(d.doneErr, d.backing.Close())
+	return d.doneErr
+}
+
+// shutDown unmounts first, so that the kernel hands over what it holds of
+// memory maps, then syncs.
+func (d *Drive) shutDown(f *fileSystem) error {
+	busy := false
+	select {
+	case <-d.served:
+	default:
+		if err := release(d.cfg.Mountpoint, d.root); err == nil {
+			select {
+			case <-d.served:
+			case <-time.After(10 * time.Second):
+				busy = true
+			}
+		} else {
+			busy = true
+		}
+	}
+	err := f.s.Sync()
+	f.cut()
+	if busy {
+		err = errors.Join(err, d.letGo())
+	}
+	return err
+}
+
+// Lose ends the disk without a clean shutdown: as if its power went for good.
+func (d *Drive) Lose() error {
+	d.fs.Load().cut()
+	return d.Stop()
+}
+
+// Run mounts a disk, serves its control socket, calls ready and waits for the
+// end: ctx cancelled or a stop request (clean), or lifeline closed (a cut). It
+// leaves no mount and no socket.
+func Run(ctx context.Context, cfg Config, socket string, lifeline <-chan struct{}, ready func()) error {
+	d, err := Mount(cfg)
+	if err != nil {
+		return err
+	}
+	srv, err := control.Listen(socket, d)
+	if err != nil {
+		return errors.Join(err, d.Stop())
+	}
+	ready()
+	select {
+	case <-ctx.Done():
+		err = d.Stop()
+	case <-lifeline:
+		err = d.Lose()
+	case <-d.Done():
+		err = d.Stop() // only its result
+	}
+	return errors.Join(err, srv.Close())
+}

@@ -1,0 +1,344 @@
+package disk
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// When the disk writes back on its own, as ext4 with the kernel's flusher does.
+const (
+	minDirtyAge    = int64(5 * time.Second)
+	maxDirtyAge    = int64(30 * time.Second)
+	commitInterval = int64(5 * time.Second)
+	// compactAt is the journal size beyond which a snapshot replaces it.
+	compactAt = 16 << 20
+)
+
+// scratch holds what a write-back needs for a moment.
+type scratch struct {
+	idx  []int64
+	bufs [][]byte
+}
+
+var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
+
+// writeback makes an inode's dirty pages durable and logs what of it is new.
+// Overwritten pages are durable at once, new pages and a new size with the next
+// commit: data goes before size. live.mu is held.
+func (s *Session) writeback(n *inode) error {
+	v := n.live
+	if len(v.pages) == 0 && n.size == v.logged || v.dropped {
+		return nil
+	}
+	// What an earlier state of the file still needs must not be overwritten
+	// before the operation that freed it is durable.
+	if v.frees > s.committed.Load() {
+		if err := s.commit(); err != nil {
+			return err
+		}
+	}
+	sc := scratchPool.Get().(*scratch)
+	defer scratchPool.Put(sc)
+	sc.idx = sc.idx[:0]
+	for idx := range v.pages {
+		sc.idx = append(sc.idx, idx)
+	}
+	slices.Sort(sc.idx)
+	fresh, err := s.writePages(n, sc)
+	if err != nil {
+		return err
+	}
+	if len(fresh) > 0 || n.size != v.logged {
+		r := &record{op: opWritten, ino: n.ino, size: n.size, runs: fresh}
+		n.applyData(r)
+		v.dataSeq.Store(s.append(r, n))
+		v.logged = n.size
+	}
+	if len(sc.idx) > 0 {
+		for _, idx := range sc.idx {
+			pagePool.Put(v.pages[idx])
+		}
+		clear(v.pages)
+		s.dirtyBytes.Add(-PageSize * int64(len(sc.idx)))
+		s.cleaned(n)
+		s.d.stats.writebacks.Add(1)
+		s.d.stats.writebackBytes.Add(PageSize * int64(len(sc.idx)))
+	}
+	return nil
+}
+
+// writePages writes the pages of sc.idx to the object in runs, and returns the
+// runs that it did not hold yet.
+func (s *Session) writePages(n *inode, sc *scratch) (fresh extents, err error) {
+	s.d.gate.RLock()
+	defer s.d.gate.RUnlock()
+	if s.dead.Load() {
+		return nil, syscall.EIO
+	}
+	for i := 0; i < len(sc.idx); {
+		sc.bufs = sc.bufs[:0]
+		first := sc.idx[i]
+		j := i
+		for ; j < len(sc.idx) && sc.idx[j] == first+int64(j-i) && j-i < 256; j++ {
+			sc.bufs = append(sc.bufs, n.live.pages[sc.idx[j]][:])
+		}
+		if err := s.d.img.WriteAt(n.ino, sc.bufs, first*PageSize); err != nil {
+			return nil, err
+		}
+		if r := (run{first, first + int64(j-i)}); !n.ext.has(r) {
+			fresh.add(r)
+		}
+		i = j
+	}
+	return fresh, nil
+}
+
+// commit makes the whole log durable, with the times that changed since.
+func (s *Session) commit() error {
+	s.logMu.Lock()
+	defer s.logMu.Unlock()
+	return s.commitFirst(-1)
+}
+
+// commitFirst makes the first count records durable, all if count is negative;
+// logMu is held.
+func (s *Session) commitFirst(count int) error {
+	if count < 0 {
+		for n := range s.staleTimes {
+			n.live.stale.Store(false)
+			a := n.attr()
+			s.log = append(s.log, record{
+				op: opAttr, ino: n.ino, mask: setAtime | setMtime | setCtime,
+				attr: Attr{Atime: a.Atime, Mtime: a.Mtime, Ctime: a.Ctime},
+			})
+			s.appended++
+		}
+		clear(s.staleTimes)
+		count = len(s.log)
+	}
+	if count == 0 {
+		return s.alive()
+	}
+	s.d.gate.RLock()
+	defer s.d.gate.RUnlock()
+	if err := s.alive(); err != nil {
+		return err
+	}
+	return s.persist(count)
+}
+
+func (s *Session) alive() error {
+	if s.dead.Load() {
+		return syscall.EIO
+	}
+	return nil
+}
+
+// persist appends the first count records to the journal and applies them to
+// the durable tree. logMu is held, and the gate passed.
+func (s *Session) persist(count int) error {
+	d := s.d
+	s.frame = s.frame[:0]
+	for start, i := 0, 0; i < count; {
+		s.frame = beginFrame(s.frame)
+		for i < count && len(s.frame)-start < maxFrame/2 {
+			s.frame = appendRecord(s.frame, &s.log[i])
+			i++
+		}
+		s.frame = endFrame(s.frame, start)
+		start = len(s.frame)
+	}
+	if err := d.img.Append(s.frame); err != nil {
+		return fmt.Errorf("commit metadata: %w", err)
+	}
+	d.journal += int64(len(s.frame))
+	d.stats.commits.Add(1)
+	d.stats.journalBytes.Add(int64(len(s.frame)))
+	for i := range s.log[:count] {
+		if err := d.applyDurable(&s.log[i]); err != nil {
+			return err
+		}
+	}
+	rest := copy(s.log, s.log[count:])
+	clear(s.log[rest:])
+	s.log = s.log[:rest]
+	s.committed.Add(uint64(count))
+	if cap(s.frame) > 1<<20 {
+		s.frame = nil
+	}
+	if d.journal > compactAt && d.journal > 8*int64(len(d.durable.nodes))*100 {
+		return d.compact()
+	}
+	return nil
+}
+
+// applyDurable applies a committed record and gives back the space it frees.
+func (d *Disk) applyDurable(r *record) error {
+	if r.op == opTruncate {
+		if n := d.durable.nodes[r.ino]; n != nil && len(n.ext) > 0 {
+			from, to := pagesFor(r.size), n.ext[len(n.ext)-1].to
+			if from < to {
+				if err := d.img.Discard(r.ino, from*PageSize, (to-from)*PageSize); err != nil {
+					return fmt.Errorf("discard: %w", err)
+				}
+			}
+		}
+	}
+	if err := d.durable.apply(r); err != nil {
+		return fmt.Errorf("commit metadata: %w", err)
+	}
+	switch r.op {
+	case opPunch:
+		for _, e := range r.runs {
+			if err := d.img.Discard(r.ino, e.from*PageSize, (e.to-e.from)*PageSize); err != nil {
+				return fmt.Errorf("discard: %w", err)
+			}
+		}
+	case opDrop:
+		if err := d.img.Remove(r.ino); err != nil {
+			return fmt.Errorf("remove object: %w", err)
+		}
+	}
+	return nil
+}
+
+// Fsync makes a file or directory durable by ext4's rules: its data, and then
+// the whole log if any of it concerns the inode. With dataOnly (fdatasync) only
+// what is needed to find the data again counts, so that overwriting in place
+// needs no commit.
+func (s *Session) Fsync(ino uint64, dataOnly bool) error {
+	n, err := s.node(ino)
+	if err != nil {
+		return err
+	}
+	switch {
+	case n.isDir():
+		s.d.stats.dirFsyncs.Add(1)
+	case dataOnly:
+		s.d.stats.fdatasyncs.Add(1)
+	default:
+		s.d.stats.fsyncs.Add(1)
+	}
+	if s.d.lying() {
+		return s.alive()
+	}
+	v := n.live
+	v.mu.Lock()
+	err = s.writeback(n)
+	v.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	need := v.dataSeq.Load()
+	if !dataOnly {
+		need = max(need, v.syncSeq.Load())
+	}
+	if need > s.committed.Load() || !dataOnly && v.stale.Load() {
+		return s.commit()
+	}
+	return s.alive()
+}
+
+// Sync makes everything durable that was done before, whatever the policy.
+func (s *Session) Sync() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.dirtyNodes() {
+		n.live.mu.Lock()
+		err := s.writeback(n)
+		n.live.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return s.commit()
+}
+
+// dirtyNodes returns the inodes with dirty pages, the longest due first.
+func (s *Session) dirtyNodes() []*inode {
+	s.dirtyMu.Lock()
+	nodes := make([]*inode, 0, len(s.dirty))
+	due := make(map[*inode]int64, len(s.dirty))
+	for n := range s.dirty {
+		nodes = append(nodes, n)
+		due[n] = n.live.due
+	}
+	s.dirtyMu.Unlock()
+	slices.SortFunc(nodes, func(a, b *inode) int {
+		if d := due[a] - due[b]; d != 0 {
+			return int(d>>1) | 1
+		}
+		return int(int64(a.ino) - int64(b.ino))
+	})
+	return nodes
+}
+
+// Tick lets time pass: background write-back of what was dirty for 5 to 30 s,
+// and a journal commit every 5 s. A lying disk destages everything in order
+// every 5 s instead.
+func (s *Session) Tick(now int64) error {
+	s.now.Store(now)
+	s.logMu.Lock()
+	due := now-s.lastCommit >= commitInterval
+	if due {
+		s.lastCommit = now
+	}
+	s.logMu.Unlock()
+	if s.d.lying() {
+		if due {
+			return s.Sync()
+		}
+		return s.alive()
+	}
+	s.dirtyMu.Lock()
+	var nodes []*inode
+	for n := range s.dirty {
+		if n.live.due <= now {
+			nodes = append(nodes, n)
+		}
+	}
+	s.dirtyMu.Unlock()
+	slices.SortFunc(nodes, func(a, b *inode) int { return int(int64(a.ino) - int64(b.ino)) })
+	for _, n := range nodes {
+		if err := s.writebackNode(n); err != nil {
+			return err
+		}
+	}
+	if due {
+		return s.commit()
+	}
+	return s.alive()
+}
+
+func (s *Session) writebackNode(n *inode) error {
+	n.live.mu.Lock()
+	defer n.live.mu.Unlock()
+	return s.writeback(n)
+}
+
+// reclaim writes back until a quarter of the dirty limit is free again. One
+// writer does it, the others wait: that is the back-pressure.
+func (s *Session) reclaim() error {
+	s.reclaimMu.Lock()
+	defer s.reclaimMu.Unlock()
+	limit := s.d.limit.Load()
+	if s.dirtyBytes.Load() <= limit {
+		return nil
+	}
+	s.d.stats.stalls.Add(1)
+	if s.d.lying() {
+		return s.Sync()
+	}
+	for _, n := range s.dirtyNodes() {
+		if s.dirtyBytes.Load() <= limit*3/4 {
+			break
+		}
+		if err := s.writebackNode(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
