@@ -62,6 +62,7 @@ func newRoot(env Env) *cobra.Command {
 	root.AddCommand(
 		newVersionCmd(env),
 		newSimdiskCmd(env),
+		newLabHostCmd(env),
 		newMeasureCmd(env), newLabRoundTripCmd(env),
 	)
 	return root

@@ -5,8 +5,11 @@ package place
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -51,7 +54,7 @@ type Place interface {
 
 // Cmd is a program to be run on a host.
 type Cmd struct {
-	Path   string
+	Path   string   // looked up on the host if it has no slash; "holdfast" is this very program
 	Args   []string // without the program's own name
 	Env    []string // added to a minimal environment
 	Dir    string   // DataDir if empty
@@ -67,7 +70,7 @@ type Process interface {
 	Pid() int
 	// Signal sends sig to the program alone.
 	Signal(sig int) error
-	// Wait returns the exit error; after the host lost power it is non-nil.
+	// Wait returns nil, an *ExitError, or an error that wraps ErrNoPower.
 	// It may be called from several goroutines.
 	Wait() error
 	// Done is closed when the program has ended.
@@ -86,11 +89,14 @@ type Host interface {
 	Run(ctx context.Context, cmd Cmd) ([]byte, error)
 	// Start starts cmd; cancelling ctx does not end it, power off does.
 	Start(ctx context.Context, cmd Cmd) (Process, error)
-	// Put writes data to a file as the unprivileged user; Get reads one.
+	// Put writes data to a file as the unprivileged user, makes directories
+	// above it that are missing, and returns when all is on the disk. Get reads
+	// one; its error wraps fs.ErrNotExist if there is none. Paths are absolute.
 	Put(ctx context.Context, path string, data []byte, perm uint32) error
 	Get(ctx context.Context, path string) ([]byte, error)
 	// Dial connects from the host (tcp to any host's address, or unix to a
-	// socket on this host).
+	// socket on this host). What the lab dialled or listens on is closed when
+	// the host loses power.
 	Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	// Listen listens on the host's address or on a unix socket of the host.
 	Listen(ctx context.Context, network, addr string) (net.Listener, error)
@@ -100,14 +106,18 @@ type Host interface {
 type PowerCycler interface {
 	// Off cuts the power silently: the network first, then the processes, then
 	// what was not flushed is gone. began is when the network was cut,
-	// confirmed when nothing of the host can act any more.
+	// confirmed when nothing of the host can act any more. An Instance disk is
+	// empty by then.
 	Off(ctx context.Context) (began, confirmed time.Time, err error)
 	// On powers the host on with what its disk kept. No program is started.
 	On(ctx context.Context) error
 	Powered() bool
 }
 
-// Partitioner cuts single directions of traffic silently (no RST, no ICMP).
+// Partitioner cuts single directions of traffic silently (no RST, no ICMP), for
+// connections that are there as for new ones. A cut is the network's, not the
+// host's: it lasts until Heal, over power cycles of either end, and may be
+// asked for while either end is off.
 type Partitioner interface {
 	// Cut drops what this host sends to peer. Both ways is Cut on both.
 	Cut(ctx context.Context, peer Host) error
@@ -129,4 +139,31 @@ type Wiper interface {
 // DiskStatser returns the disk's own counters, the ground truth.
 type DiskStatser interface {
 	DiskStats(ctx context.Context) (map[string]float64, error)
+}
+
+// DiskController changes the host's simulated disk while it runs.
+type DiskController interface {
+	// SetDisk sets keys of `holdfast simdisk set`, such as crash=lying.
+	SetDisk(ctx context.Context, values map[string]string) error
+	// SyncDisk makes everything written so far durable; sync(2) never reaches
+	// the simulated disk.
+	SyncDisk(ctx context.Context) error
+}
+
+// ErrNoPower is wrapped by errors of what needs a host that has power, and by
+// Process.Wait after the host lost it.
+var ErrNoPower = errors.New("the host has no power")
+
+// ExitError says that a program ran and did not end with 0.
+type ExitError struct {
+	Path   string
+	Code   int // -1 when it was killed by a signal
+	Signal int // 0 when it exited by itself
+}
+
+func (e *ExitError) Error() string {
+	if e.Signal != 0 {
+		return fmt.Sprintf("%s was killed by signal %d (%s)", e.Path, e.Signal, syscall.Signal(e.Signal))
+	}
+	return fmt.Sprintf("%s ended with exit code %d", e.Path, e.Code)
 }

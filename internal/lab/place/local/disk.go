@@ -1,0 +1,247 @@
+package local
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-db/holdfast/internal/lab/place/local/guest"
+)
+
+// disk is a host's simulated disk: a process outside the host, which outlives
+// the host's power.
+type disk struct {
+	mount   string
+	backing string
+	control string
+	owner   int
+	cmd     *exec.Cmd
+	life    io.Closer // closed when this process ends: then the disk ends too
+	says    *tail
+	dead    chan struct{}
+}
+
+const (
+	diskStartDeadline = 20 * time.Second
+	diskOpDeadline    = 20 * time.Second
+	defaultCrash      = "lose-all"
+)
+
+func startDisk(ctx context.Context, h *host) (_ *disk, err error) {
+	dir := filepath.Join(h.lab.state.dir, h.spec.Name)
+	d := &disk{
+		mount:   filepath.Join(dir, "disk"),
+		control: filepath.Join(dir, "control"),
+		backing: filepath.Join(h.lab.state.work, h.spec.Name),
+		owner:   h.lab.userID,
+		says:    &tail{},
+		dead:    make(chan struct{}),
+	}
+	for _, p := range []string{dir, d.mount, d.backing} {
+		if err := os.Mkdir(p, 0o755); err != nil {
+			return nil, fmt.Errorf("make the disk's directories: %w", err)
+		}
+	}
+	crash := h.spec.Crash
+	if crash == "" {
+		crash = defaultCrash
+	}
+	ready, err := d.spawn(h, crash)
+	if err == nil {
+		err = d.awaitReady(ctx, ready)
+	}
+	if err == nil {
+		err = d.prepare(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.destroy())
+	}
+	return d, nil
+}
+
+func (d *disk) spawn(h *host, crash string) (ready io.Reader, err error) {
+	d.cmd = exec.Command(h.lab.opts.Binary, "simdisk",
+		"--disk", h.spec.Disk, "--crash", crash, "--seed", strconv.FormatUint(h.spec.Seed, 10),
+		"--control", d.control, "--lifeline", d.backing, d.mount)
+	d.cmd.Dir = "/"
+	d.cmd.Stderr = d.says
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := d.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	life, err := d.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.cmd.Start(); err != nil {
+		d.cmd = nil
+		return nil, fmt.Errorf("start the disk: %w", err)
+	}
+	d.life = life
+	return out, h.lab.state.record(d.cmd.Process.Pid)
+}
+
+// awaitReady waits for the line "ready", then goes on draining the output.
+func (d *disk) awaitReady(ctx context.Context, out io.Reader) error {
+	ctx, cancel := context.WithTimeout(ctx, diskStartDeadline)
+	defer cancel()
+	ready := make(chan struct{})
+	go func() {
+		lines := bufio.NewScanner(out)
+		seen := false
+		for lines.Scan() {
+			if !seen && strings.TrimSpace(lines.Text()) == "ready" {
+				seen = true
+				close(ready)
+			}
+		}
+		_ = d.cmd.Wait()
+		close(d.dead)
+	}()
+	select {
+	case <-ready:
+		return nil
+	case <-d.dead:
+		return fmt.Errorf("the disk did not start: %s", d.says)
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the disk to be mounted: %w (it said: %q)", ctx.Err(), d.says)
+	}
+}
+
+// prepare makes the data directory if the disk is empty. It must be there
+// after any power cut, so it is flushed.
+func (d *disk) prepare(ctx context.Context) error {
+	// After a failed mount everything would be written into the directory
+	// below it, and seem to survive every cut.
+	var fs unix.Statfs_t
+	if err := unix.Statfs(d.mount, &fs); err != nil {
+		return fmt.Errorf("look at the disk's mount: %w", err)
+	}
+	if fs.Type != unix.FUSE_SUPER_MAGIC {
+		return fmt.Errorf("%s is not a mounted disk (file system type %#x)", d.mount, fs.Type)
+	}
+	data := filepath.Join(d.mount, guest.DataName)
+	err := os.Mkdir(data, 0o755)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	if err := os.Chown(data, d.owner, d.owner); err != nil {
+		return err
+	}
+	_, err = d.op(ctx, "sync")
+	return err
+}
+
+type diskReply struct {
+	OK    bool               `json:"ok"`
+	Error string             `json:"error"`
+	Stats map[string]float64 `json:"stats"`
+}
+
+// op has the disk do something through its control socket.
+func (d *disk) op(ctx context.Context, op string) (diskReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, diskOpDeadline)
+	defer cancel()
+	reply, err := d.exchange(ctx, op)
+	if err == nil && !reply.OK {
+		err = errors.New(reply.Error)
+	}
+	if err != nil {
+		select {
+		case <-d.dead:
+			err = fmt.Errorf("the disk's process has ended: %s", d.says)
+		default:
+		}
+		return diskReply{}, fmt.Errorf("disk %s: %w", op, err)
+	}
+	return reply, nil
+}
+
+func (d *disk) exchange(ctx context.Context, op string) (reply diskReply, err error) {
+	var dialer net.Dialer
+	c, err := dialer.DialContext(ctx, "unix", d.control)
+	if err != nil {
+		return reply, err
+	}
+	defer c.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = c.SetDeadline(deadline)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := json.NewEncoder(c).Encode(map[string]string{"op": op}); err != nil {
+		return reply, err
+	}
+	return reply, json.NewDecoder(c).Decode(&reply)
+}
+
+// cut and wipe take no context: a power cut is not called off half way.
+func (d *disk) cut() error {
+	_, err := d.op(context.Background(), "cut")
+	return err
+}
+
+func (d *disk) wipe() error {
+	_, err := d.op(context.Background(), "wipe")
+	return err
+}
+
+func (d *disk) on(ctx context.Context) error {
+	if _, err := d.op(ctx, "on"); err != nil {
+		return err
+	}
+	return d.prepare(ctx)
+}
+
+func (d *disk) stats(ctx context.Context) (map[string]float64, error) {
+	reply, err := d.op(ctx, "stats")
+	return reply.Stats, err
+}
+
+// destroy ends the disk's process and removes its directories.
+func (d *disk) destroy() error {
+	var errs []error
+	if d.cmd != nil {
+		_, _ = d.op(context.Background(), "stop") // what does not stop is killed
+		_ = d.life.Close()
+		if !d.endsWithin(3 * time.Second) {
+			errs = append(errs, d.cmd.Process.Kill())
+			if !d.endsWithin(killDeadline) {
+				errs = append(errs, errors.New("the disk's process is still there after it was killed"))
+			}
+		}
+	}
+	if err := unix.Unmount(d.mount, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		errs = append(errs, fmt.Errorf("unmount %s: %w", d.mount, err))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // never delete through a mount that is still there
+	}
+	return errors.Join(os.RemoveAll(filepath.Dir(d.mount)), os.RemoveAll(d.backing))
+}
+
+func (d *disk) endsWithin(t time.Duration) bool {
+	select {
+	case <-d.dead:
+		return true
+	case <-time.After(t):
+		return false
+	}
+}

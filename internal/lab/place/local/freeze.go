@@ -1,0 +1,344 @@
+package local
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// freezer stops and continues all programs of a machine.
+type freezer interface {
+	// adopt takes in the first process before it has started any other.
+	adopt(pid int) error
+	freeze(ctx context.Context) error
+	thaw() error
+	// kill kills what could not see a signal while frozen, before it is thawed.
+	kill() error
+	remove() error
+}
+
+// newFreezer prefers control groups, where nothing that is started in the
+// middle can get away: version 2, then version 1, then plain signals.
+func (l *lab) newFreezer(host string) (freezer, error) {
+	name := "holdfast-" + l.state.id + "-" + host
+	for _, parent := range cgroupParents() {
+		dir := filepath.Join(parent.dir, name)
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		f := &cgroupFreezer{dir: dir, v2: parent.v2}
+		if _, err := os.Stat(f.file()); err != nil {
+			_ = os.Remove(dir)
+			continue
+		}
+		if err := l.state.note("cgroup", dir); err != nil {
+			return nil, errors.Join(err, os.Remove(dir))
+		}
+		return f, nil
+	}
+	return &signalFreezer{}, nil
+}
+
+type cgroupParent struct {
+	dir string
+	v2  bool
+}
+
+// cgroupParents returns this process's own control groups that may freeze,
+// the better ones first.
+func cgroupParents() []cgroupParent {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil
+	}
+	v1path, v2path := "", ""
+	for line := range strings.Lines(string(own)) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		switch {
+		case len(fields) < 3:
+		case fields[1] == "":
+			v2path = fields[2]
+		case hasWord(fields[1], "freezer"):
+			v1path = fields[2]
+		}
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var v1, v2 []cgroupParent
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		before, after, _ := strings.Cut(sc.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if len(left) < 5 || len(right) < 3 {
+			continue
+		}
+		switch {
+		case right[0] == "cgroup2" && v2path != "":
+			v2 = append(v2, cgroupParent{below(left[4], left[3], v2path), true})
+		case right[0] == "cgroup" && hasWord(right[2], "freezer") && v1path != "":
+			v1 = append(v1, cgroupParent{below(left[4], left[3], v1path), false})
+		}
+	}
+	return append(v2, v1...)
+}
+
+// below is where the control group path is, with the hierarchy mounted at
+// point from root on.
+func below(point, root, path string) string {
+	if rel, err := filepath.Rel(root, path); err == nil && !strings.HasPrefix(rel, "..") {
+		path = rel
+	}
+	return filepath.Join(point, path)
+}
+
+func hasWord(list, word string) bool {
+	for w := range strings.SplitSeq(list, ",") {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
+
+type cgroupFreezer struct {
+	dir    string
+	v2     bool
+	frozen bool
+}
+
+func (f *cgroupFreezer) file() string {
+	if f.v2 {
+		return filepath.Join(f.dir, "cgroup.freeze")
+	}
+	return filepath.Join(f.dir, "freezer.state")
+}
+
+func (f *cgroupFreezer) adopt(pid int) error {
+	err := os.WriteFile(filepath.Join(f.dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil // it has ended already, and that will be noticed
+	}
+	return err
+}
+
+func (f *cgroupFreezer) freeze(ctx context.Context) error {
+	word := "FROZEN"
+	if f.v2 {
+		word = "1"
+	}
+	f.frozen = true
+	if err := os.WriteFile(f.file(), []byte(word), 0); err != nil {
+		return err
+	}
+	return waitFrozen(ctx, f.isFrozen)
+}
+
+// freezeDeadline bounds how long a program may be in the middle of something
+// that cannot be stopped, such as an access to its disk.
+const freezeDeadline = 5 * time.Second
+
+func waitFrozen(ctx context.Context, frozen func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, freezeDeadline)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Microsecond)
+	defer tick.Stop()
+	for {
+		if done, err := frozen(); done || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait until all programs have stopped: %w", ctx.Err())
+		}
+	}
+}
+
+func (f *cgroupFreezer) isFrozen() (bool, error) {
+	if f.v2 {
+		events, err := os.ReadFile(filepath.Join(f.dir, "cgroup.events"))
+		return strings.Contains(string(events), "frozen 1"), err
+	}
+	word, err := os.ReadFile(f.file())
+	return strings.TrimSpace(string(word)) == "FROZEN", err
+}
+
+func (f *cgroupFreezer) thaw() error {
+	if !f.frozen {
+		return nil
+	}
+	f.frozen = false
+	return thawCgroup(f.dir, f.v2)
+}
+
+func thawCgroup(dir string, v2 bool) error {
+	file, word := "freezer.state", "THAWED"
+	if v2 {
+		file, word = "cgroup.freeze", "0"
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(word), 0)
+}
+
+// kill matters under version 1, whose frozen programs notice a signal only
+// when they are thawed, and must then not run on until the first process dies.
+func (f *cgroupFreezer) kill() error {
+	if !f.frozen {
+		return nil
+	}
+	return killCgroup(f.dir)
+}
+
+func killCgroup(dir string) error {
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for _, word := range strings.Fields(string(procs)) {
+		if pid, err := strconv.Atoi(word); err == nil && pid > 1 {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+	return nil
+}
+
+func (f *cgroupFreezer) remove() error { return removeEmptyCgroup(f.dir) }
+
+// removeEmptyCgroup waits a moment for the kernel to notice that it is empty.
+func removeEmptyCgroup(dir string) error {
+	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		err := os.Remove(dir)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// removeCgroup removes a dead lab's control group and what still is in it.
+func removeCgroup(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := killCgroup(dir); err != nil {
+		return err
+	}
+	_, err := os.Stat(filepath.Join(dir, "cgroup.freeze"))
+	if err := thawCgroup(dir, err == nil); err != nil {
+		return err
+	}
+	return removeEmptyCgroup(dir)
+}
+
+// signalFreezer stops every process of the first one's PID namespace, and the
+// first one before all others: it would start more.
+type signalFreezer struct {
+	pid    int
+	frozen bool
+}
+
+func (f *signalFreezer) adopt(pid int) error { f.pid = pid; return nil }
+func (f *signalFreezer) kill() error         { return nil } // stopped programs do see a kill
+func (f *signalFreezer) remove() error       { return nil }
+
+func (f *signalFreezer) freeze(ctx context.Context) error {
+	f.frozen = true
+	if err := unix.Kill(f.pid, unix.SIGSTOP); err != nil {
+		return err
+	}
+	looks := 0
+	return waitFrozen(ctx, func() (bool, error) {
+		// The first look at which all have stopped may miss a child that one
+		// of them started just before it stopped; a second one does not.
+		all := true
+		err := f.each(func(pid int, state byte) {
+			if !strings.ContainsRune("TtZXx", rune(state)) {
+				all = false
+				_ = unix.Kill(pid, unix.SIGSTOP)
+			}
+		})
+		if looks++; !all {
+			looks = 0
+		}
+		return looks == 2, err
+	})
+}
+
+func (f *signalFreezer) thaw() error {
+	if !f.frozen {
+		return nil
+	}
+	f.frozen = false
+	return f.each(func(pid int, _ byte) { _ = unix.Kill(pid, unix.SIGCONT) })
+}
+
+// each calls do for all processes of the namespace, with their state.
+func (f *signalFreezer) each(do func(pid int, state byte)) error {
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", f.pid))
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid)); err != nil || ns != own {
+			continue
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		if i := strings.LastIndex(string(stat), ") "); i >= 0 && len(stat) > i+2 {
+			do(pid, stat[i+2])
+		}
+	}
+	return nil
+}
+
+// Freeze stops all programs of the host. Its network stays up: the kernel goes
+// on acknowledging what arrives, as it does on a machine whose programs hang.
+func (h *host) Freeze(ctx context.Context) error {
+	return h.withFreezer("freeze", func(f freezer) error {
+		if err := f.freeze(ctx); err != nil {
+			return errors.Join(err, f.thaw())
+		}
+		return nil
+	})
+}
+
+// Thaw undoes Freeze; so does a power cycle.
+func (h *host) Thaw(context.Context) error {
+	return h.withFreezer("thaw", func(f freezer) error { return f.thaw() })
+}
+
+func (h *host) withFreezer(what string, do func(freezer) error) error {
+	h.power.Lock()
+	defer h.power.Unlock()
+	m, err := h.running()
+	if err == nil {
+		err = do(m.freezer)
+	}
+	if err != nil {
+		return fmt.Errorf("%s host %s: %w", what, h.spec.Name, err)
+	}
+	return nil
+}
