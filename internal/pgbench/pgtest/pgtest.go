@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Server is a running Postgres.
@@ -52,7 +54,8 @@ func Start(t testing.TB, settings ...string) *Server {
 	if out, err := s.Command(t.Context(), "initdb", "-D", data, "-N", "-A", "trust", "-U", s.User, "--no-instructions").CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
 	}
-	args := []string{"-D", data, "-c", "listen_addresses=", "-c", "unix_socket_directories=" + dir, "-c", "shared_buffers=32MB"}
+	args := []string{"-D", data, "-c", "listen_addresses=", "-c", "unix_socket_directories=" + dir, "-c", "shared_buffers=32MB",
+		"-c", "dynamic_shared_memory_type=mmap"} // in data, not in /dev/shm, where a killed server leaves it
 	for _, set := range settings {
 		args = append(args, "-c", set)
 	}
@@ -111,9 +114,31 @@ func (s *Server) Kill() {
 		return
 	default:
 	}
+	segment := s.segment()
 	_ = s.cmd.Process.Signal(syscall.SIGSTOP)
 	s.Signal(syscall.SIGKILL)
 	<-s.done
+	if segment > 0 {
+		_, _ = unix.SysvShmCtl(segment, unix.IPC_RMID, nil)
+	}
+}
+
+// segment is the id of the server's System V shared memory, which a killed
+// server leaves: the second number in the line of postmaster.pid that has two.
+func (s *Server) segment() int {
+	data, err := os.ReadFile(filepath.Join(s.Socket, "data", "postmaster.pid"))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) == 2 {
+			id, err := strconv.Atoi(f[1])
+			if err == nil {
+				return id
+			}
+		}
+	}
+	return 0
 }
 
 func children(parent int) []int {
