@@ -16,153 +16,164 @@ import (
 	"github.com/holdfast-db/holdfast/internal/lab/place/local/guest"
 )
 
-// CleanReport says what Clean found.
-type CleanReport struct {
-	Labs      []string // dead labs whose remains were removed
-	Alive     []string // labs that are running, left alone
-	Processes int      // processes that were killed
-	Mounts    int      // simulated disks that were unmounted
-}
-
-// Clean removes what labs left behind whose process is gone: processes, mounts,
-// and directories, also in the given work directories besides the usual one.
-// Labs that are running are left alone.
-func Clean(_ context.Context, workDirs ...string) (CleanReport, error) {
+// Clean removes what labs left behind whose process is gone: processes, mounts
+// and directories, also in o's work directory. Labs that are running are left
+// alone. It returns a phrase for each lab of which something was there.
+func Clean(_ context.Context, o Options) ([]string, error) {
 	if err := checkRoot(); err != nil {
-		return CleanReport{}, err
+		return nil, err
 	}
 	all, err := lockLabs()
 	if err != nil {
-		return CleanReport{}, err
+		return nil, err
 	}
 	defer all.Close()
-	report, err := cleanLocked(append(workDirs, DefaultWorkDir))
+	dirs := []string{DefaultWorkDir}
+	if o.WorkDir != "" {
+		dirs = append(dirs, o.WorkDir)
+	}
+	removed, err := cleanLocked(dirs)
 	removeLabsDir()
-	return report, err
+	return removed, err
 }
 
-func cleanLocked(workDirs []string) (CleanReport, error) {
-	var report CleanReport
+func cleanLocked(workDirs []string) (removed []string, err error) {
 	entries, err := os.ReadDir(labsDir)
 	if err != nil {
-		return report, fmt.Errorf("read the directory of labs: %w", err)
+		return nil, fmt.Errorf("read the directory of labs: %w", err)
 	}
 	var errs []error
-	for _, e := range entries {
-		if err := report.cleanLab(e.Name()); err != nil {
-			errs = append(errs, fmt.Errorf("remove what lab %s left: %w", e.Name(), err))
+	note := func(id string, what remains, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove what lab %s left: %w", id, err))
+		} else if what.dead {
+			removed = append(removed, "lab "+id+what.String())
 		}
+	}
+	for _, e := range entries {
+		what, err := cleanLab(e.Name())
+		note(e.Name(), what, err)
 	}
 	// After a restart of the machine only the work directories still tell.
 	for _, dir := range workDirs {
-		if err := report.cleanWork(dir); err != nil {
-			errs = append(errs, fmt.Errorf("remove what labs left in %s: %w", dir, err))
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("read the work directory: %w", err))
+		}
+		for _, e := range entries {
+			if id, ours := strings.CutPrefix(e.Name(), workPrefix); ours && e.IsDir() {
+				what, err := cleanWork(filepath.Join(dir, e.Name()))
+				note(id, what, err)
+			}
+		}
+		if dir == DefaultWorkDir {
+			_ = os.Remove(dir)
 		}
 	}
-	return report, errors.Join(errs...)
+	return removed, errors.Join(errs...)
 }
 
-func (r *CleanReport) cleanLab(id string) error {
+// remains are what a dead lab left.
+type remains struct {
+	dead                    bool
+	processes, mounts, dirs int
+}
+
+func (r remains) String() string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{{r.processes, "processes killed"}, {r.mounts, "disks unmounted"}, {r.dirs, "directories removed"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+func cleanLab(id string) (r remains, err error) {
 	dir := filepath.Join(labsDir, id)
 	lock, err := tryLock(filepath.Join(dir, lockName))
 	if errors.Is(err, errLocked) {
-		r.Alive = append(r.Alive, id)
-		return nil
+		return r, nil
 	}
 	if err != nil {
-		return err
+		return r, err
 	}
 	defer lock.Close()
+	r.dead = true
 	left, err := os.ReadFile(filepath.Join(dir, leftName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return r, err
 	}
 	var errs []error
-	var cgroups, works []string
+	noted := map[string][]string{}
 	for line := range strings.Lines(string(left)) {
 		kind, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		switch kind {
-		case "process":
-			killed, err := endRecorded(what)
-			if killed {
-				r.Processes++
-			}
-			errs = append(errs, err)
-		case "cgroup":
-			cgroups = append(cgroups, what)
-		case "work":
-			works = append(works, what)
-		}
+		noted[kind] = append(noted[kind], what)
 	}
-	for _, c := range cgroups {
+	for _, p := range noted[noteProcess] {
+		killed, err := endRecorded(p)
+		if killed {
+			r.processes++
+		}
+		errs = append(errs, err)
+	}
+	for _, c := range noted[noteCgroup] {
 		errs = append(errs, removeCgroup(c))
 	}
-	errs = append(errs, r.unmountBelow(dir))
-	if err := errors.Join(errs...); err != nil {
-		return err // what was noted stays noted for the next try
+	r.mounts, err = unmountBelow(dir)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return r, err // what was noted stays noted for the next try
 	}
-	for _, w := range works {
-		errs = append(errs, os.RemoveAll(w))
+	for _, d := range append(noted[noteWork], dir) {
+		if _, err := os.Stat(d); err == nil {
+			r.dirs++
+		}
+		errs = append(errs, os.RemoveAll(d))
 	}
-	r.Labs = append(r.Labs, id)
-	return errors.Join(append(errs, os.RemoveAll(dir))...)
+	return r, errors.Join(errs...)
 }
 
-func (r *CleanReport) cleanWork(workDir string) error {
-	entries, err := os.ReadDir(workDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+func cleanWork(dir string) (r remains, err error) {
+	lock, err := tryLock(filepath.Join(dir, lockName))
+	if errors.Is(err, errLocked) {
+		return r, nil
 	}
 	if err != nil {
-		return err
+		return r, err
 	}
-	var errs []error
-	for _, e := range entries {
-		id, ours := strings.CutPrefix(e.Name(), workPrefix)
-		if !ours || !e.IsDir() {
-			continue
-		}
-		dir := filepath.Join(workDir, e.Name())
-		lock, err := tryLock(filepath.Join(dir, lockName))
-		if errors.Is(err, errLocked) {
-			continue
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		r.Labs = append(r.Labs, id)
-		errs = append(errs, os.RemoveAll(dir), lock.Close())
-	}
-	if workDir == DefaultWorkDir {
-		_ = os.Remove(workDir)
-	}
-	return errors.Join(errs...)
+	defer lock.Close()
+	return remains{dead: true, dirs: 1}, os.RemoveAll(dir)
 }
 
 // unmountBelow unmounts the simulated disks of a lab.
-func (r *CleanReport) unmountBelow(dir string) error {
+func unmountBelow(dir string) (n int, err error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
 	points, err := guest.DiskMounts(f)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var errs []error
 	for _, p := range points {
 		if !strings.HasPrefix(p, dir+"/") {
 			continue
 		}
-		if err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL {
+		if err := unix.Unmount(p, unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
 			continue
 		}
-		r.Mounts++
+		n++
 	}
-	return errors.Join(errs...)
+	return n, errors.Join(errs...)
 }
 
 // killDeadline bounds how long a killed process may take to go.

@@ -3,11 +3,9 @@ package local
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-db/holdfast/internal/disk/control"
 	"github.com/holdfast-db/holdfast/internal/lab/place/local/guest"
 )
 
@@ -145,81 +144,72 @@ func (d *disk) prepare(ctx context.Context) error {
 	if err := os.Chown(data, d.owner, d.owner); err != nil {
 		return err
 	}
-	_, err = d.op(ctx, "sync")
-	return err
-}
-
-type diskReply struct {
-	OK    bool               `json:"ok"`
-	Error string             `json:"error"`
-	Stats map[string]float64 `json:"stats"`
+	return d.sync(ctx)
 }
 
 // op has the disk do something through its control socket.
-func (d *disk) op(ctx context.Context, op string) (diskReply, error) {
+func (d *disk) op(ctx context.Context, do func(context.Context, *control.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, diskOpDeadline)
 	defer cancel()
-	reply, err := d.exchange(ctx, op)
-	if err == nil && !reply.OK {
-		err = errors.New(reply.Error)
+	c, err := control.Dial(d.control)
+	if err == nil {
+		err = do(ctx, c)
 	}
-	if err != nil {
-		select {
-		case <-d.dead:
-			err = fmt.Errorf("the disk's process has ended: %s", d.says)
-		default:
-		}
-		return diskReply{}, fmt.Errorf("disk %s: %w", op, err)
+	if err == nil {
+		return nil
 	}
-	return reply, nil
-}
-
-func (d *disk) exchange(ctx context.Context, op string) (reply diskReply, err error) {
-	var dialer net.Dialer
-	c, err := dialer.DialContext(ctx, "unix", d.control)
-	if err != nil {
-		return reply, err
+	select {
+	case <-d.dead:
+		return fmt.Errorf("the disk's process has ended: %w (it said: %q)", err, d.says)
+	default:
+		return err
 	}
-	defer c.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = c.SetDeadline(deadline)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err := json.NewEncoder(c).Encode(map[string]string{"op": op}); err != nil {
-		return reply, err
-	}
-	return reply, json.NewDecoder(c).Decode(&reply)
 }
 
 // cut and wipe take no context: a power cut is not called off half way.
 func (d *disk) cut() error {
-	_, err := d.op(context.Background(), "cut")
-	return err
+	return d.op(context.Background(), func(ctx context.Context, c *control.Client) error {
+		_, err := c.Cut(ctx)
+		return err
+	})
 }
 
 func (d *disk) wipe() error {
-	_, err := d.op(context.Background(), "wipe")
-	return err
+	return d.op(context.Background(), func(ctx context.Context, c *control.Client) error { return c.Wipe(ctx) })
 }
 
 func (d *disk) on(ctx context.Context) error {
-	if _, err := d.op(ctx, "on"); err != nil {
+	err := d.op(ctx, func(ctx context.Context, c *control.Client) error {
+		_, err := c.On(ctx)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	return d.prepare(ctx)
 }
 
-func (d *disk) stats(ctx context.Context) (map[string]float64, error) {
-	reply, err := d.op(ctx, "stats")
-	return reply.Stats, err
+func (d *disk) sync(ctx context.Context) error {
+	return d.op(ctx, func(ctx context.Context, c *control.Client) error { return c.Sync(ctx) })
+}
+
+func (d *disk) set(ctx context.Context, values map[string]string) error {
+	return d.op(ctx, func(ctx context.Context, c *control.Client) error { return c.Set(ctx, values) })
+}
+
+func (d *disk) stats(ctx context.Context) (stats map[string]float64, err error) {
+	err = d.op(ctx, func(ctx context.Context, c *control.Client) error {
+		stats, err = c.Stats(ctx)
+		return err
+	})
+	return stats, err
 }
 
 // destroy ends the disk's process and removes its directories.
 func (d *disk) destroy() error {
 	var errs []error
 	if d.cmd != nil {
-		_, _ = d.op(context.Background(), "stop") // what does not stop is killed
+		// A clean stop would write everything back first, for nothing.
 		_ = d.life.Close()
 		if !d.endsWithin(3 * time.Second) {
 			errs = append(errs, d.cmd.Process.Kill())

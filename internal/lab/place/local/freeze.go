@@ -40,7 +40,7 @@ func (l *lab) newFreezer(host string) (freezer, error) {
 			_ = os.Remove(dir)
 			continue
 		}
-		if err := l.state.note("cgroup", dir); err != nil {
+		if err := l.state.note(noteCgroup, dir); err != nil {
 			return nil, errors.Join(err, os.Remove(dir))
 		}
 		return f, nil

@@ -13,7 +13,7 @@ import (
 )
 
 // host is one host, on or off. It implements place.Host, PowerCycler,
-// Partitioner, Freezer, Wiper and DiskStatser.
+// Partitioner, Freezer, Wiper, DiskStatser and DiskController.
 type host struct {
 	lab    *lab
 	spec   place.HostSpec
@@ -174,18 +174,34 @@ func (h *host) Wipe(context.Context) error {
 	return nil
 }
 
-func (h *host) DiskStats(ctx context.Context) (map[string]float64, error) {
+func (h *host) DiskStats(ctx context.Context) (stats map[string]float64, err error) {
+	err = h.withDisk("read the counters of", func(d *disk) error {
+		stats, err = d.stats(ctx)
+		return err
+	})
+	return stats, err
+}
+
+func (h *host) SetDisk(ctx context.Context, values map[string]string) error {
+	return h.withDisk("change", func(d *disk) error { return d.set(ctx, values) })
+}
+
+func (h *host) SyncDisk(ctx context.Context) error {
+	return h.withDisk("flush", func(d *disk) error { return d.sync(ctx) })
+}
+
+func (h *host) withDisk(what string, do func(*disk) error) error {
 	h.power.Lock()
 	d := h.disk
 	h.power.Unlock()
-	if d == nil {
-		return nil, fmt.Errorf("disk counters of host %s: it has no disk", h.spec.Name)
+	err := errors.New("it has none")
+	if d != nil {
+		err = do(d)
 	}
-	stats, err := d.stats(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("disk counters of host %s: %w", h.spec.Name, err)
+		return fmt.Errorf("%s the disk of host %s: %w", what, h.spec.Name, err)
 	}
-	return stats, nil
+	return nil
 }
 
 // Cut and Heal change the network, not the host: they hold whether it is on or

@@ -26,10 +26,14 @@ import (
 // DefaultWorkDir is where backing images go unless Options say otherwise.
 const DefaultWorkDir = "/var/tmp/holdfast-lab"
 
+// DefaultSpace is what disks are expected to need, unless Options say otherwise.
+const DefaultSpace = 2 << 30
+
 // Options of a local place.
 type Options struct {
 	Binary  string       // absolute path of the holdfast program, for its hidden commands
 	WorkDir string       // where backing images go; DefaultWorkDir if empty
+	Space   uint64       // bytes that the disks may need there, for Preflight; DefaultSpace if 0
 	Log     *slog.Logger // what happens to hosts; nil to discard
 }
 
@@ -83,7 +87,10 @@ func New(o Options) (place.Place, error) {
 	}, nil
 }
 
-func (l *lab) Facts() place.Facts {
+func (l *lab) Facts() place.Facts { return Facts() }
+
+// Facts are those of every local place.
+func Facts() place.Facts {
 	return place.Facts{
 		Name:      "local",
 		Simulated: true,

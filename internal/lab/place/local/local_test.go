@@ -36,5 +36,5 @@ func openLab(t *testing.T) place.Place {
 
 func TestConformance(t *testing.T) {
 	needRoot(t)
-	placetest.Run(t, placetest.Options{Open: openLab})
+	placetest.Run(t, placetest.Options{Open: openLab, Disk: "local-nvme"})
 }

@@ -12,41 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Needs are what a lab wants of the machine.
-type Needs struct {
-	Binary  string // of the holdfast program
-	WorkDir string // DefaultWorkDir if empty
-	Disks   bool   // simulated disks will be used
-	Bytes   uint64 // free space for backing images in WorkDir
-}
-
 // Preflight checks that the machine has what local hosts need, without leaving
 // anything. The error names the first piece that is missing and how to get it.
-func Preflight(n Needs) error {
-	if n.WorkDir == "" {
-		n.WorkDir = DefaultWorkDir
+func Preflight(o Options) error {
+	if o.WorkDir == "" {
+		o.WorkDir = DefaultWorkDir
 	}
-	if err := checkRoot(); err != nil {
-		return err
+	if o.Space == 0 {
+		o.Space = DefaultSpace
 	}
-	if err := checkCapabilities(); err != nil {
-		return err
-	}
-	if err := checkBinary(n.Binary); err != nil {
-		return err
-	}
-	if n.Disks {
-		if err := checkFuse(); err != nil {
+	for _, check := range []func() error{
+		checkRoot, checkCapabilities,
+		func() error { return checkBinary(o.Binary) },
+		checkFuse, checkNamespaces, checkLinks,
+		func() error { return checkSpace(o.WorkDir, o.Space) },
+	} {
+		if err := check(); err != nil {
 			return err
 		}
 	}
-	if err := checkNamespaces(); err != nil {
-		return err
-	}
-	if err := checkLinks(); err != nil {
-		return err
-	}
-	return checkSpace(n.WorkDir, n.Bytes)
+	return nil
 }
 
 func checkRoot() error {

@@ -51,13 +51,13 @@ func newState(workDir string, log *slog.Logger) (_ *state, err error) {
 		return nil, err
 	}
 	defer all.Close()
-	report, err := cleanLocked([]string{workDir, DefaultWorkDir})
+	removed, err := cleanLocked([]string{workDir, DefaultWorkDir})
 	if err != nil {
 		// What cannot be removed does not harm a new lab.
 		log.Warn("remove what dead labs left", "error", err)
 	}
-	if len(report.Labs) > 0 {
-		log.Info("removed what dead labs left", "labs", report.Labs)
+	for _, r := range removed {
+		log.Info("removed what a dead lab left", "lab", r)
 	}
 	var random [4]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -91,12 +91,19 @@ func newState(workDir string, log *slog.Logger) (_ *state, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.note("work", s.work)
+	return s, s.note(noteWork, s.work)
 }
 
 // workPrefix marks a lab's directory in a work directory, which may hold
 // other people's files too.
 const workPrefix = "holdfast-lab-"
+
+// Kinds of notes on what a lab made.
+const (
+	noteProcess = "process" // number and start time
+	noteCgroup  = "cgroup"  // directory
+	noteWork    = "work"    // directory
+)
 
 func (s *state) note(kind, what string) error {
 	s.mu.Lock()
@@ -117,7 +124,7 @@ func (s *state) record(pid int) error {
 	if err != nil {
 		return err
 	}
-	return s.note("process", fmt.Sprintf("%d %d", pid, start))
+	return s.note(noteProcess, fmt.Sprintf("%d %d", pid, start))
 }
 
 // startTime is when a process started, in clock ticks after the machine's boot.
