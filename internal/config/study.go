@@ -19,7 +19,6 @@ type Study struct {
 	Name        string       `yaml:"study"`
 	About       string       `yaml:"about"`
 	Place       string       `yaml:"place"`    // "local"
-	Selftest    bool         `yaml:"selftest"` // every cell is expected to break its promise
 	Setups      []Setup      `yaml:"setups"`
 	Experiments []Experiment `yaml:"experiments"`
 }

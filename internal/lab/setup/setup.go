@@ -76,8 +76,9 @@ type Ledger interface {
 	Login() Login
 	// Prepare makes an empty ledger and waits until every member has it.
 	Prepare(ctx context.Context, table string) error
-	// Survivors hands every id found to sink, by sequential scan or by index.
-	Survivors(ctx context.Context, table string, scan Scan, sink func(id uint64)) error
+	// Survivors hands every id found to sink, by sequential scan and by index,
+	// both from one snapshot on the present primary.
+	Survivors(ctx context.Context, table string, sink func(by Scan, id uint64)) error
 }
 
 // SQL is a System whose primary is a Postgres that pgbench can use.
@@ -111,6 +112,7 @@ type Kind struct {
 	Name  string
 	About string
 	Hosts int
+	Liar  bool // it promises what it cannot keep: it is there to be caught
 	Lying bool // its disk acknowledges flushes and keeps nothing
 	New   func() System
 }
@@ -122,9 +124,9 @@ func All() []Kind {
 		{Name: "pg-async", About: "three hosts, asynchronous streaming replication", Hosts: 3, New: newPlain(plain{lose: loseUnbounded})},
 		{Name: "pg-remote-write", About: "three hosts, a commit waits until one standby's kernel has it", Hosts: 3, New: newPlain(plain{commit: "remote_write", anyOne: true})},
 		{Name: "pg-any1", About: "three hosts, a commit waits until one of two standbys has flushed it", Hosts: 3, New: newPlain(plain{commit: "on", anyOne: true})},
-		{Name: "pg-fsync-off", About: "a liar: one Postgres with fsync=off that promises to lose nothing", Hosts: 1, New: newPlain(plain{extra: postgres.Settings{"fsync": "off", "full_page_writes": "off"}})},
-		{Name: "pg-commit-off", About: "a liar: one Postgres with synchronous_commit=off that promises to lose nothing", Hosts: 1, New: newPlain(plain{commit: "off"})},
-		{Name: "pg-lying-disk", About: "a liar: one Postgres on a disk that acknowledges flushes and keeps nothing", Hosts: 1, Lying: true, New: newPlain(plain{})},
+		{Name: "pg-fsync-off", About: "a liar: one Postgres with fsync=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{extra: postgres.Settings{"fsync": "off", "full_page_writes": "off"}})},
+		{Name: "pg-commit-off", About: "a liar: one Postgres with synchronous_commit=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{commit: "off"})},
+		{Name: "pg-lying-disk", About: "a liar: one Postgres on a disk that acknowledges flushes and keeps nothing", Hosts: 1, Liar: true, Lying: true, New: newPlain(plain{})},
 	}
 }
 

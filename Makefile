@@ -1,0 +1,50 @@
+# holdfast: `make help` lists what there is.
+SHELL       := /bin/bash
+.DEFAULT_GOAL := help
+
+VERSION     := $(shell git describe --always --dirty --tags 2>/dev/null || echo dev)
+BIN         := bin/holdfast
+LINT_VERSION := v2.15.0
+export CGO_ENABLED := 0
+
+.PHONY: help build deps deps-list demo test unit lab-test lint fuzz soak bench clean size
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/holdfast, one static binary
+	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN) ./cmd/holdfast
+
+deps: ## install what the lab needs (Debian packages); says what first
+	@scripts/deps
+
+demo: deps build ## the main job: measure, pull the plug, write a report (under 5 minutes)
+	@scripts/demo
+
+test: deps build lint ## lint and all tests (under 15 minutes on two cores)
+	@scripts/test
+
+unit: ## only the tests that need neither root nor Postgres
+	go test -short ./...
+
+lint: .tools/golangci-lint-$(LINT_VERSION) ## gofmt, vet, staticcheck and more
+	.tools/golangci-lint-$(LINT_VERSION) run ./...
+
+.tools/golangci-lint-$(LINT_VERSION):
+	@echo "building golangci-lint $(LINT_VERSION) (once, some minutes)"
+	@mkdir -p .tools
+	GOBIN=$(CURDIR)/.tools/build go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	@mv .tools/build/golangci-lint $@ && rmdir .tools/build
+
+fuzz: ## every decoder of outside bytes, FUZZTIME each (default 30s)
+	@scripts/fuzz $${FUZZTIME:-30s}
+
+bench: build ## the disk's speed against a plain file system
+	HOLDFAST_LONG=1 go test -count=1 -timeout 30m -run 'Speed' -v ./internal/disk/...
+
+soak: deps build ## the long runs: power-off, replication-modes (about an hour)
+	@scripts/soak
+
+clean: ## remove what builds and killed runs left
+	rm -rf bin
+	@if [ -x $(BIN) ]; then $(BIN) lab clean; fi
