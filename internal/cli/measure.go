@@ -57,6 +57,7 @@ system refuses is skipped with the reason. See docs/measure.md for the JSON.`,
 				return withCode(exitUsage, fmt.Errorf("--for %v: give a time per step from 10ms to 1h", perStep))
 			}
 			p := newStepProgress(env.Stderr, perStep)
+			p.silent = asJSON && !p.terminal // a program that takes both streams as one still finds JSON
 			rep, err := measure.Disk(cmd.Context(), args[0], time.Now(), measure.Options{For: perStep, Steps: steps, Progress: p.step})
 			p.end()
 			if err != nil {
@@ -91,6 +92,7 @@ type stepProgress struct {
 	w        io.Writer
 	perStep  time.Duration
 	terminal bool
+	silent   bool
 	shown    bool
 	plain    time.Time
 }
@@ -100,7 +102,7 @@ func newStepProgress(w io.Writer, perStep time.Duration) *stepProgress {
 }
 
 func (p *stepProgress) step(done, total int, s measure.Step) {
-	if time.Duration(total)*p.perStep <= 2*time.Second {
+	if p.silent || time.Duration(total)*p.perStep <= 2*time.Second {
 		return
 	}
 	left := (time.Duration(total-done) * p.perStep).Round(time.Second)

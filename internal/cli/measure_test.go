@@ -27,7 +27,7 @@ func runMeasure(ctx context.Context, stdin string, args ...string) (code int, st
 
 func TestMeasureDisk(t *testing.T) {
 	dir := t.TempDir()
-	code, out, errs := runMeasure(t.Context(), "", "measure", "disk", dir, "--json", "--for", "20ms", "--only", "zero-filled,append/fsync")
+	code, out, errs := runMeasure(t.Context(), "", "measure", "disk", dir, "--json", "--for", "260ms", "--only", "zero-filled,append/fsync")
 	if code != exitOK || errs != "" {
 		t.Fatalf("exit %d, %s", code, errs)
 	}

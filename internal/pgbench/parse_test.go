@@ -167,8 +167,12 @@ func TestValidityByTheLog(t *testing.T) {
 	if p50 := r.Metrics()["latency_p50_ms"]; p50 != 0.9 {
 		t.Errorf("p50 = %v ms", p50)
 	}
-	if len(r.Seconds) != 13 && len(r.Seconds) != 12 {
-		t.Errorf("%d seconds", len(r.Seconds))
+	sum := 0
+	for _, sec := range r.Seconds {
+		sum += sec.Done
+	}
+	if len(r.Seconds) != 12 || sum != n || r.Seconds[11].Done > 105 {
+		t.Errorf("%d seconds with %d of %d: %+v", len(r.Seconds), sum, n, r.Seconds)
 	}
 	type change = func(int, float64, int64) (int64, bool)
 	for _, c := range []struct {

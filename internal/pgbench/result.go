@@ -174,14 +174,23 @@ func (r *Result) fromLogs(cfg Config, l *logReader) error {
 }
 
 // perSecond fills Seconds up to the asked time, empty ones too, and looks for
-// changes in their medians.
+// changes in their medians. What was still under way at the asked time, at most
+// one transaction per client, counts into the last second: a second of its own
+// would look like a stall.
 func (r *Result) perSecond(cfg Config, entries []Entry) {
 	last := entries[len(entries)-1].EndUs
-	n := max(cfg.Seconds, int(min((last-r.StartUs)/1_000_000+1, int64(10*cfg.Seconds))))
+	asked := int64(cfg.Seconds)
+	n := max(cfg.Seconds, int(min((last-r.StartUs)/1_000_000+1, 10*asked)))
+	if n == cfg.Seconds+1 {
+		n--
+	}
 	latencies := make([][]float64, n)
 	r.Seconds = make([]Second, n)
 	for _, e := range entries {
 		s := (e.EndUs - r.StartUs) / 1_000_000
+		if s == asked && int64(n) == asked {
+			s--
+		}
 		if s < 0 || s >= int64(n) {
 			continue // a wall clock that jumped; judged as a run too long or too short
 		}
