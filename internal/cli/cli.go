@@ -64,6 +64,7 @@ func newRoot(env Env) *cobra.Command {
 		newSimdiskCmd(env),
 		newLabHostCmd(env),
 		newMeasureCmd(env), newLabRoundTripCmd(env),
+		newLabDriverCmd(env),
 	)
 	return root
 }

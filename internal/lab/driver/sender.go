@@ -1,0 +1,203 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-db/holdfast/internal/lab/driver/frame"
+)
+
+// ErrCollector: the collector is out of reach, so nothing may be written.
+var ErrCollector = errors.New("the collector is out of reach")
+
+// ErrRejected: the collector does not take this driver.
+var ErrRejected = errors.New("the collector refused the driver")
+
+// sender is the connection to the collector. Writers that have something to
+// say at the same time share one write: whoever comes first writes for all.
+type sender struct {
+	nc      net.Conn
+	timeout time.Duration
+	confirm bool
+
+	mu        sync.Mutex
+	cond      sync.Cond
+	buf       []byte
+	spare     []byte
+	writing   bool
+	queued    uint64 // frames in all
+	sent      uint64 // frames that the kernel has taken
+	next      uint64 // id
+	confirmed uint64 // every intent up to this id is with the collector
+	over      bool   // the end of the connection is no longer an error
+	err       error
+}
+
+// connect reaches the collector and is welcomed by it.
+func connect(cfg *Config) (*sender, *frame.Reader, error) {
+	network := "tcp"
+	if strings.HasPrefix(cfg.Collector, "/") || strings.HasPrefix(cfg.Collector, "@") {
+		network = "unix"
+	}
+	d := net.Dialer{
+		Timeout:         millis(cfg.CollectorTimeoutMs),
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3},
+	}
+	nc, err := d.Dial(network, cfg.Collector)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrCollector, err)
+	}
+	s := &sender{nc: nc, timeout: millis(cfg.CollectorTimeoutMs), confirm: cfg.ConfirmIntents, next: cfg.IDBase}
+	s.cond.L = &s.mu
+	r := frame.NewReader(nc)
+	if err := s.hello(cfg, r); err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	return s, r, nil
+}
+
+func (s *sender) hello(cfg *Config, r *frame.Reader) error {
+	hello := frame.Frame{
+		Type: frame.Hello, Version: frame.Version, ID: cfg.IDBase, Confirm: cfg.ConfirmIntents,
+		Token: []byte(cfg.Token), Text: []byte(cfg.Name),
+	}
+	s.nc.SetDeadline(time.Now().Add(s.timeout))
+	if _, err := s.nc.Write(frame.Append(nil, &hello)); err != nil {
+		return fmt.Errorf("%w: %w", ErrCollector, err)
+	}
+	var f frame.Frame
+	if err := r.Read(&f); err != nil {
+		return fmt.Errorf("%w: %w", ErrCollector, err)
+	}
+	switch f.Type {
+	case frame.Welcome:
+		return s.nc.SetDeadline(time.Time{})
+	case frame.Reject:
+		return fmt.Errorf("%w: %s", ErrRejected, f.Text)
+	}
+	return fmt.Errorf("%w: it answered with a frame of type %d", ErrRejected, f.Type)
+}
+
+// listen takes what the collector says until the connection ends; stop is
+// called when it says so.
+func (s *sender) listen(r *frame.Reader, stop func()) {
+	var f frame.Frame
+	for {
+		ok, err := r.Next(&f)
+		if err == nil && !ok {
+			s.nc.SetReadDeadline(time.Now().Add(s.timeout))
+			err = r.Fill()
+		}
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		if !ok {
+			continue
+		}
+		switch f.Type {
+		case frame.Confirm:
+			s.mu.Lock()
+			s.confirmed = max(s.confirmed, f.ID)
+			s.cond.Broadcast()
+			s.mu.Unlock()
+		case frame.Stop:
+			stop()
+		}
+	}
+}
+
+func (s *sender) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil && !s.over {
+		s.err = fmt.Errorf("%w: %w", ErrCollector, err)
+	}
+	s.cond.Broadcast()
+}
+
+// intent reports that a write is about to be sent and returns its id. When it
+// returns, the frame is with the kernel, or, where intents are confirmed, with
+// the collector.
+func (s *sender) intent(writer uint32, retryOf uint64) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return 0, s.err
+	}
+	id := s.next
+	s.next++
+	s.append(&frame.Frame{Type: frame.Intent, ID: id, RetryOf: retryOf, Writer: writer})
+	s.flush(s.queued)
+	for s.confirm && s.err == nil && s.confirmed < id {
+		s.cond.Wait()
+	}
+	return id, s.err
+}
+
+// outcome reports what became of a write. With more, an intent follows at
+// once and takes the frame along.
+func (s *sender) outcome(id uint64, r *result, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.append(&frame.Frame{
+		Type: frame.Outcome, ID: id, Outcome: uint8(r.outcome),
+		Micros: uint64(max(r.latency, 0) / time.Microsecond), Code: []byte(r.code),
+	})
+	if !more {
+		s.flush(s.queued)
+	}
+}
+
+// say reports something for people.
+func (s *sender) say(t frame.Type, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.append(&frame.Frame{Type: t, Text: []byte(text)})
+	s.flush(s.queued)
+}
+
+// bye says the last word. The error is that of everything before.
+func (s *sender) bye(why string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.over = true
+		s.append(&frame.Frame{Type: frame.Bye, Text: []byte(why)})
+		s.flush(s.queued)
+	}
+	return s.err
+}
+
+func (s *sender) append(f *frame.Frame) {
+	s.buf = frame.Append(s.buf, f)
+	s.queued++
+}
+
+// flush returns when the kernel has the first upTo frames; s.mu is held, but
+// let go of while somebody writes.
+func (s *sender) flush(upTo uint64) {
+	for s.sent < upTo && s.err == nil {
+		if s.writing {
+			s.cond.Wait()
+			continue
+		}
+		s.writing = true
+		out, end := s.buf, s.queued
+		s.buf = s.spare[:0]
+		s.mu.Unlock()
+		s.nc.SetWriteDeadline(time.Now().Add(s.timeout))
+		_, err := s.nc.Write(out)
+		s.mu.Lock()
+		s.spare, s.writing, s.sent = out, false, end
+		if err != nil && s.err == nil {
+			s.err = fmt.Errorf("%w: %w", ErrCollector, err)
+		}
+		s.cond.Broadcast()
+	}
+}
