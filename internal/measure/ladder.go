@@ -35,7 +35,7 @@ const (
 	ODsync    = "o_dsync"
 )
 
-// Patterns, Calls list the ladder's names in its order.
+// Patterns lists the ways to write, in the ladder's order.
 func Patterns() []string { return []string{ZeroFilled, SameBlock, Append, Fallocated} }
 
 // Calls lists the ways to make a write durable.
@@ -57,7 +57,7 @@ func (s Step) String() string {
 	return s.Pattern + "/" + s.Call + "/" + how
 }
 
-// WAL is the step that costs what a commit's flush costs in Postgres as it is
+// walStep is the step that costs what a commit's flush costs in Postgres as it is
 // set by default on Linux (wal_sync_method = fdatasync, recycled segments).
 var walStep = Step{Pattern: ZeroFilled, Call: Fdatasync}
 

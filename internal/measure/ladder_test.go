@@ -342,6 +342,9 @@ func TestNoVerdictSaysSafe(t *testing.T) {
 			t.Errorf("%s: %q does not say what a proof takes", c.fs, v.Text)
 		}
 	}
+	if v := judge(step(0.4), map[string]string{"filesystem": "fuse.holdfast", "device": "local-nvme"}); v.Word != Elsewhere || !strings.Contains(v.Text, "simulated disk local-nvme") {
+		t.Errorf("%+v", v)
+	}
 	if v := judge(nil, map[string]string{"filesystem": "ext4"}); v.Word != Nothing {
 		t.Errorf("%+v", v)
 	}

@@ -25,7 +25,7 @@ type refused struct{ why string }
 
 func (r refused) Error() string { return r.why }
 
-// runStep measures one step in dir. It returns within the preparation, d and
+// runStep measures one step in dir. It returns within prepare, d and
 // stuckFor, even when a flush hangs in the kernel, where nothing can end it.
 func runStep(ctx context.Context, dir string, s Step, d time.Duration) (StepResult, error) {
 	type answer struct {

@@ -63,6 +63,9 @@ func judge(steps []StepResult, facts map[string]string) Verdict {
 		return Verdict{Nothing, "No step was measured. " + cut}
 	case kind(fs) == Memory:
 		return Verdict{Memory, fs + " is memory: a flush does nothing, and everything in it is gone with the machine's power."}
+	case fs == "fuse.holdfast":
+		return Verdict{Elsewhere, "This is holdfast's simulated disk " + facts["device"] + ": the figures are set, and hold the way to its daemon and back (near 0.1 ms). " +
+			"Whether it keeps a flush was set as well; holdfast simdisk cut shows it."}
 	case kind(fs) == Elsewhere && strings.HasPrefix(fs, "fuse"):
 		return Verdict{Elsewhere, fs + " is a FUSE file system: its daemon decides what a flush does, and the figures hold the way to it and back. " + cut}
 	case kind(fs) == Elsewhere:
