@@ -60,6 +60,7 @@ func newRoot(env Env) *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(
+		newLabCmd(env),
 		newVersionCmd(env),
 		newSimdiskCmd(env),
 		newLabHostCmd(env),

@@ -81,7 +81,7 @@ func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) e
 	}
 	// Most threads here wait in the kernel, each for one request: with as many
 	// scheduling slots as cores they would wait for each other as well.
-	runtime.GOMAXPROCS(max(8, 2*runtime.NumCPU()))
+	runtime.GOMAXPROCS(48)
 
 	var lifeline chan struct{}
 	if o.lifeline {

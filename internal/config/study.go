@@ -18,7 +18,7 @@ import (
 type Study struct {
 	Name        string       `yaml:"study"`
 	About       string       `yaml:"about"`
-	Place       string       `yaml:"place"`    // "local"
+	Place       string       `yaml:"place"` // "local"
 	Setups      []Setup      `yaml:"setups"`
 	Experiments []Experiment `yaml:"experiments"`
 }

@@ -94,6 +94,9 @@ type Instance struct {
 	Password string
 	PassFile string // libpq password file, 0600, for programs and walreceivers
 	Log      io.Writer
+	// NoSync leaves out the flushes of initdb and pg_basebackup: only for a
+	// caller who makes the disk durable as a whole before it matters.
+	NoSync bool
 
 	proc Process
 }
@@ -107,20 +110,32 @@ func (i *Instance) Init(ctx context.Context, s Settings) error {
 	if err := i.writePassFile(ctx); err != nil {
 		return err
 	}
-	// initdb reads the superuser's password from a file; /dev/stdin keeps it
-	// off the disk and off the command line.
+	// initdb reads the superuser's password from a file; it lies beside the
+	// sockets, in memory, and only as long as initdb runs.
+	pw := filepath.Join(i.SockDir, "initdb-password")
+	if err := i.WriteFile(ctx, pw, []byte(i.Password+"\n"), 0o600); err != nil {
+		return err
+	}
 	_, err := i.Run(ctx, Command{
-		Path:  i.prog("initdb"),
-		Args:  []string{"-D", i.DataDir, "-U", i.User, "--pwfile=/dev/stdin", "-A", "scram-sha-256", "-k", "-E", "UTF8", "--locale=C", "--no-instructions"},
-		Stdin: strings.NewReader(i.Password + "\n"),
+		Path: i.prog("initdb"),
+		Args: append([]string{"-D", i.DataDir, "-U", i.User, "--pwfile=" + pw, "-A", "scram-sha-256", "-k", "-E", "UTF8", "--locale=C", "--no-instructions"}, i.noSync()...),
 	})
-	if err != nil {
+	_, rmErr := i.Run(context.WithoutCancel(ctx), Command{Path: "/bin/rm", Args: []string{"-f", pw}})
+	if err := errors.Join(err, rmErr); err != nil {
 		return fmt.Errorf("initdb on %s: %w", i.Name, err)
 	}
 	if err := i.allowNetwork(ctx); err != nil {
 		return err
 	}
 	return i.Configure(ctx, s)
+}
+
+// noSync is the flag of initdb and pg_basebackup.
+func (i *Instance) noSync() []string {
+	if i.NoSync {
+		return []string{"--no-sync"}
+	}
+	return nil
 }
 
 // allowNetwork lets password holders in from everywhere the host can be reached.

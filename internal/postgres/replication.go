@@ -37,7 +37,7 @@ func (i *Instance) BaseBackup(ctx context.Context, from *Instance, s Settings) e
 	}
 	_, err := i.Run(ctx, Command{
 		Path: i.prog("pg_basebackup"),
-		Args: []string{"-D", i.DataDir, "-X", "stream", "-c", "fast", "--no-password", "-d", i.conninfo(from, "pg_basebackup")},
+		Args: append([]string{"-D", i.DataDir, "-X", "stream", "-c", "fast", "--no-password", "-d", i.conninfo(from, "pg_basebackup")}, i.noSync()...),
 		Env:  []string{"LC_ALL=C"},
 	})
 	if err != nil {
@@ -101,9 +101,10 @@ func (i *Instance) InRecovery(ctx context.Context) (bool, error) {
 }
 
 // WaitStandbys waits until each named standby streams and has flushed what the
-// primary had written when the wait began.
+// primary had flushed when the wait began. (The insert position may stand
+// behind a page header that nothing follows yet: nobody can have flushed that.)
 func (i *Instance) WaitStandbys(ctx context.Context, names ...string) error {
-	end, err := i.QueryText(ctx, "SELECT pg_current_wal_insert_lsn()::text")
+	end, err := i.QueryText(ctx, "SELECT pg_current_wal_flush_lsn()::text")
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-db/holdfast/internal/lab/driver"
 )
 
 func (p *plain) Login() Login {
@@ -12,52 +14,53 @@ func (p *plain) Login() Login {
 	return Login{User: m.User, Password: m.Password, Database: "postgres"}
 }
 
-// Prepare replaces the ledger. Its index is not unique, so that a write that
-// came through twice is seen instead of being suppressed.
+// Prepare replaces the ledger.
 func (p *plain) Prepare(ctx context.Context, table string) error {
 	m := p.members[p.primary]
 	name := pgx.Identifier{table}.Sanitize()
-	err := m.Exec(ctx,
-		"DROP TABLE IF EXISTS "+name,
-		"CREATE TABLE "+name+" (id bigint NOT NULL, writer int NOT NULL, retry_of bigint NOT NULL, payload bytea NOT NULL)",
-		"CREATE INDEX ON "+name+" (id)",
-		"CHECKPOINT",
-	)
+	err := m.Exec(ctx, "DROP TABLE IF EXISTS "+name, fmt.Sprintf(driver.CreateTable, name), "CHECKPOINT")
 	if err != nil {
 		return fmt.Errorf("make the ledger: %w", err)
 	}
 	return m.WaitStandbys(ctx, p.standbyNames()...)
 }
 
-func (p *plain) Survivors(ctx context.Context, table string, scan Scan, sink func(uint64)) error {
+// Survivors reads both ways in one snapshot: a commit that a dead client left
+// behind could otherwise finish between them and look like a damaged index.
+func (p *plain) Survivors(ctx context.Context, table string, sink func(Scan, uint64)) error {
 	m := p.members[p.primary]
 	c, err := m.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
-	set := "SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off"
-	order := ""
-	if scan == ByIndex {
-		set, order = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off", " ORDER BY id"
-	}
-	if _, err := c.Exec(ctx, set); err != nil {
+	if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
 		return err
 	}
-	rows, err := c.Query(ctx, "SELECT id FROM "+pgx.Identifier{table}.Sanitize()+order)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
+	name := pgx.Identifier{table}.Sanitize()
+	for _, r := range []struct {
+		scan     Scan
+		set, sql string
+	}{
+		{BySequence, "SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off; SET LOCAL enable_bitmapscan = off", "SELECT id FROM " + name},
+		{ByIndex, "RESET ALL; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off", "SELECT id FROM " + name + " ORDER BY id"},
+	} {
+		if _, err := c.Exec(ctx, r.set); err != nil {
 			return err
 		}
-		sink(uint64(id))
+		rows, err := c.Query(ctx, r.sql)
+		if err != nil {
+			return fmt.Errorf("read survivors by %s: %w", r.scan, err)
+		}
+		var id int64
+		_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+			sink(r.scan, uint64(id))
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read survivors by %s: %w", r.scan, err)
+		}
 	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("read survivors by %s: %w", scan, err)
-	}
-	return nil
+	_, err = c.Exec(ctx, "COMMIT")
+	return err
 }

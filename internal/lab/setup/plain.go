@@ -66,7 +66,47 @@ func (p *plain) Deploy(ctx context.Context, env Env) error {
 			PassFile: filepath.Join(h.RunDir(), "pgpass"), Log: env.Log(h.Name()),
 		})
 	}
+	flush, canFlush := flusher(env.Hosts)
+	for _, m := range p.members {
+		m.NoSync = canFlush
+	}
+	if err := p.build(ctx); err != nil {
+		return err
+	}
+	for _, m := range p.members {
+		m.NoSync = false
+	}
+	if err := flush(ctx); err != nil {
+		return fmt.Errorf("flush what was deployed: %w", err)
+	}
+	return p.settle(ctx)
+}
+
+// flusher makes everything on the hosts' disks durable at once, which saves
+// thousands of single flushes while a setup is built. ok is false where a disk
+// cannot do it.
+func flusher(hosts []place.Host) (flush func(context.Context) error, ok bool) {
+	var disks []place.DiskController
+	for _, h := range hosts {
+		d, can := h.(place.DiskController)
+		if !can {
+			return func(context.Context) error { return nil }, false
+		}
+		disks = append(disks, d)
+	}
+	return func(ctx context.Context) error {
+		var errs []error
+		for _, d := range disks {
+			errs = append(errs, d.SyncDisk(ctx))
+		}
+		return errors.Join(errs...)
+	}, true
+}
+
+// build makes the first member and copies it to the others.
+func (p *plain) build(ctx context.Context) error {
 	first := p.members[0]
+	began := time.Now()
 	if err := first.Init(ctx, p.settings(first)); err != nil {
 		return err
 	}
@@ -79,15 +119,14 @@ func (p *plain) Deploy(ctx context.Context, env Env) error {
 	if err := p.start(ctx, first); err != nil {
 		return err
 	}
-	if err := p.each(p.members[1:], func(m *postgres.Instance) error {
+	p.env.Trace("%s runs after %s", first.Name, time.Since(began).Round(time.Millisecond))
+	return p.each(p.members[1:], func(m *postgres.Instance) error {
 		if err := m.BaseBackup(ctx, first, p.settings(m)); err != nil {
 			return err
 		}
+		p.env.Trace("%s is copied after %s", m.Name, time.Since(began).Round(time.Millisecond))
 		return p.start(ctx, m)
-	}); err != nil {
-		return err
-	}
-	return p.settle(ctx)
+	})
 }
 
 // settle waits for the standbys and lets the synchronous settings act.

@@ -1,0 +1,267 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-db/holdfast/internal/disk"
+	"github.com/holdfast-db/holdfast/internal/lab"
+	"github.com/holdfast-db/holdfast/internal/lab/experiment"
+	"github.com/holdfast-db/holdfast/internal/lab/place/local"
+	"github.com/holdfast-db/holdfast/internal/lab/setup"
+	"github.com/holdfast-db/holdfast/internal/report"
+	"github.com/holdfast-db/holdfast/internal/result"
+)
+
+func newLabReportCmd(env Env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "report DIR",
+		Short:   "Write DIR/report.html again and print the report",
+		Example: "  holdfast lab report holdfast-runs/demo",
+		Args:    oneRunFolder,
+		RunE: func(_ *cobra.Command, args []string) error {
+			run, err := result.Read(args[0])
+			if err != nil {
+				return err
+			}
+			if run.Finished == "" {
+				lab.Conclude(run)
+			}
+			if err := writeReport(args[0], run); err != nil {
+				return infraError(err)
+			}
+			if asJSON {
+				return infraError(json.NewEncoder(env.Stdout).Encode(run))
+			}
+			if err := report.Text(env.Stdout, run, textOptions(env)); err != nil {
+				return infraError(err)
+			}
+			fmt.Fprintf(env.Stderr, "report: %s\n", filepath.Join(args[0], "report.html"))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the run instead of the report")
+	return cmd
+}
+
+func oneRunFolder(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return errors.New("give one run folder, as in: holdfast lab report holdfast-runs/demo")
+	}
+	return nil
+}
+
+func newLabRecheckCmd(env Env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "recheck DIR",
+		Short: "Judge a run again from its histories and survivors",
+		Long: "Reads each cell's history and the ids that survived, checks them again, and compares the\n" +
+			"verdicts with those of run.json. Nothing is changed.",
+		Example: "  holdfast lab recheck holdfast-runs/demo",
+		Args:    oneRunFolder,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := result.Read(args[0])
+			if err != nil {
+				return err
+			}
+			again, err := lab.Recheck(cmd.Context(), args[0], run)
+			if err != nil {
+				return infraError(err)
+			}
+			if asJSON {
+				err = json.NewEncoder(env.Stdout).Encode(again)
+			} else {
+				err = printRecheck(env, again)
+			}
+			if err != nil {
+				return infraError(err)
+			}
+			return recheckError(run, again)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printRecheck(env Env, again []lab.Rechecked) error {
+	w := tabwriter.NewWriter(env.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "cell\thistory\tthen\tnow\tacked\tlost\t")
+	for _, r := range again {
+		note := ""
+		if r.Differs != "" {
+			note = "DIFFERS: " + r.Differs
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f\t%.0f\t%s\n", r.Cell, r.History, r.Then, r.Now, r.Metrics["acked"], r.Metrics["lost"], note)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(env.Stdout, "%d cells checked again\n", len(again))
+	return err
+}
+
+// recheckError is the exit of a recheck: evidence that cannot be read, or that
+// says something else than before, leaves the verdict unknown.
+func recheckError(run *result.Run, again []lab.Rechecked) error {
+	if len(again) == 0 {
+		return infraError(errors.New("no cell of this run has a history to check again"))
+	}
+	for _, r := range again {
+		if r.Differs != "" {
+			return infraError(fmt.Errorf("%s: %s", r.History, r.Differs))
+		}
+	}
+	return verdictError(run)
+}
+
+func newLabListCmd(env Env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List studies, setups, experiments, disks, and the runs in holdfast-runs",
+		Example: "  holdfast lab list --json",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			l := labList()
+			if asJSON {
+				return infraError(json.NewEncoder(env.Stdout).Encode(l))
+			}
+			w := tabwriter.NewWriter(env.Stdout, 0, 0, 2, ' ', 0)
+			for _, s := range []struct {
+				title string
+				items []listed
+			}{{"Studies", l.Studies}, {"Setups", l.Setups}, {"Experiments", l.Experiments}, {"Disks", l.Disks}, {"Runs", l.Runs}} {
+				if len(s.items) == 0 {
+					continue
+				}
+				fmt.Fprintf(w, "%s\n", s.title)
+				for _, i := range s.items {
+					fmt.Fprintf(w, "  %s\t%s\n", i.Name, i.About)
+				}
+			}
+			return infraError(w.Flush())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+type listed struct {
+	Name  string `json:"name"`
+	About string `json:"about"`
+}
+
+type labLists struct {
+	Studies     []listed `json:"studies"`
+	Setups      []listed `json:"setups"`
+	Experiments []listed `json:"experiments"`
+	Disks       []listed `json:"disks"`
+	Runs        []listed `json:"runs,omitempty"`
+}
+
+func labList() labLists {
+	var l labLists
+	for _, n := range lab.Builtins() {
+		if s, err := loadStudy(n); err == nil {
+			l.Studies = append(l.Studies, listed{n, s.About})
+		}
+	}
+	for _, k := range setup.All() {
+		l.Setups = append(l.Setups, listed{k.Name, k.About})
+	}
+	for _, e := range experiment.All() {
+		l.Experiments = append(l.Experiments, listed{e.Name(), e.About()})
+	}
+	for _, d := range disk.NamedDisks() {
+		l.Disks = append(l.Disks, listed{d.Name, d.About})
+	}
+	runs, _ := filepath.Glob(filepath.Join("holdfast-runs", "*", "run.json"))
+	for _, r := range runs {
+		dir := filepath.Dir(r)
+		run, err := result.Read(dir)
+		if err != nil {
+			l.Runs = append(l.Runs, listed{dir, "unreadable: " + err.Error()})
+			continue
+		}
+		l.Runs = append(l.Runs, listed{dir, fmt.Sprintf("%s, %s, %d cells, %s", run.Study, run.Started, len(run.Cells), result.Worst(run))})
+	}
+	return l
+}
+
+func newLabCleanCmd(env Env) *cobra.Command {
+	var workDir string
+	cmd := &cobra.Command{
+		Use:   "clean",
+		Short: "Remove what killed runs left behind: mounts, processes, disks",
+		Long: "Removes what labs that are no longer running left behind. A lab that still runs is not\n" +
+			"touched, and neither are run folders.",
+		Example: "  holdfast lab clean",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !env.Root {
+				return infraError(errors.New("cleaning needs root, as the lab itself does: run it with sudo"))
+			}
+			removed, err := local.Clean(cmd.Context(), local.Options{WorkDir: workDir})
+			for _, r := range removed {
+				fmt.Fprintln(env.Stdout, r)
+			}
+			if err != nil {
+				return infraError(err)
+			}
+			if len(removed) == 0 {
+				fmt.Fprintln(env.Stdout, "nothing to clean")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&workDir, "work-dir", "", "where the simulated disks lie (default "+local.DefaultWorkDir+")")
+	return cmd
+}
+
+// verdictError turns a run's verdict into an exit code.
+func verdictError(run *result.Run) error {
+	switch result.Exit(run) {
+	case result.Held:
+		return nil
+	case result.Broken:
+		return withCode(exitBroken, errors.New("a promise was broken"))
+	default:
+		return infraError(errors.New("at least one cell has no verdict: " + firstUnknown(run)))
+	}
+}
+
+func firstUnknown(run *result.Run) string {
+	for _, c := range run.Cells {
+		if c.Verdict == result.Unknown || c.Verdict == result.Invalid {
+			return fmt.Sprintf("%s, %s: %s", result.On(c.Setup, c.Params), c.Experiment, c.Why)
+		}
+	}
+	if len(run.Skipped) > 0 {
+		return strings.TrimSpace(run.Skipped[0].Cell + " was skipped: " + run.Skipped[0].Why)
+	}
+	return "there is none"
+}
+
+func textOptions(env Env) report.TextOptions {
+	return report.TextOptions{Width: 100, Color: isTerminal(env.Stdout) && env.Getenv("NO_COLOR") == "" && env.Getenv("TERM") != "dumb"}
+}
+
+// stateDir is where a user's programs keep what outlives a run.
+func stateDir(env Env) string {
+	if d := env.Getenv("XDG_STATE_HOME"); d != "" {
+		return filepath.Join(d, "holdfast")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "state", "holdfast")
+	}
+	return ""
+}

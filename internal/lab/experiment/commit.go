@@ -1,0 +1,214 @@
+package experiment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/holdfast-db/holdfast/internal/config"
+	"github.com/holdfast-db/holdfast/internal/lab/place"
+	"github.com/holdfast-db/holdfast/internal/lab/setup"
+	"github.com/holdfast-db/holdfast/internal/pgbench"
+	"github.com/holdfast-db/holdfast/internal/postgres"
+	"github.com/holdfast-db/holdfast/internal/result"
+)
+
+const (
+	commitSeconds = 20
+	initDeadline  = 10 * time.Minute
+	pgbenchJobs   = 2
+)
+
+// commit measures what a transaction costs, with the real pgbench on the
+// primary's host, over its unix socket.
+type commit struct{}
+
+func (commit) Name() string        { return "commit" }
+func (commit) About() string       { return "what a transaction costs: pgbench on the primary's host" }
+func (commit) NeedsDatabase() bool { return true }
+
+func (commit) Groups(spec config.Experiment, _ int) []Params {
+	var gs []Params
+	for _, c := range spec.Clients {
+		gs = append(gs, Params{
+			"clients": c, "seconds": orDefault(spec.Seconds, commitSeconds), "workload": spec.Workload,
+			"protocol": spec.Protocol, "scale": spec.Scale, "mode": "closed-loop",
+		})
+	}
+	return gs
+}
+
+func (commit) Estimate(spec config.Experiment, _ Params) time.Duration {
+	return seconds(orDefault(spec.Seconds, commitSeconds) + 0.7)
+}
+
+func (commit) Run(ctx context.Context, env Env) ([]result.Cell, error) {
+	db, ok := env.System.(setup.SQL)
+	if !ok {
+		return nil, fmt.Errorf("setup %s has no Postgres that pgbench could use", env.Kind.Name)
+	}
+	h, err := primary(env)
+	if err != nil {
+		return nil, err
+	}
+	pg := db.Instance()
+	scale := env.Spec.Scale
+	if err := fill(ctx, env, h, pg, scale); err != nil {
+		return nil, err
+	}
+	if err := pg.Exec(ctx, "CHECKPOINT"); err != nil {
+		return nil, err
+	}
+	clients := env.Params["clients"].(int)
+	cfg := pgbench.Config{
+		Script: env.Spec.Workload, Clients: clients, Jobs: min(clients, pgbenchJobs), Protocol: env.Spec.Protocol,
+		Seconds: int(max(1, orDefault(env.Spec.Seconds, commitSeconds))), Seed: env.Seed,
+		LogPrefix: path.Join(h.RunDir(), "pgbench-"+env.Key), Host: pg.SockDir, Port: pg.Port, User: pg.User, Database: "postgres",
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	env.Live(fmt.Sprintf("pgbench, %d clients, %d s", cfg.Clients, cfg.Seconds))
+	out, err := runPgbench(ctx, env, h, pg, cfg)
+	if err != nil {
+		return nil, err
+	}
+	res, err := pgbench.Read(cfg, out)
+	if err != nil {
+		return nil, err
+	}
+	return commitCell(res, out)
+}
+
+func commitCell(res *pgbench.Result, out pgbench.Output) ([]result.Cell, error) {
+	c := result.Cell{Metrics: res.Metrics(), Verdict: result.Held, Why: res.NotSteady}
+	for _, s := range res.Seconds {
+		c.Series = append(c.Series, result.Second{T: s.T, Acked: s.Done, Refused: s.Failed})
+	}
+	if !res.Valid() {
+		c.Verdict, c.Why = result.Invalid, res.Why()
+		if said := lastLines(out.Stderr, 3); said != "" {
+			c.Why += "; pgbench said: " + said
+		}
+		return []result.Cell{c}, nil
+	}
+	var err error
+	c.Histogram, err = res.EncodeHistogram()
+	return []result.Cell{c}, err
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], " / ")
+}
+
+// fill makes pgbench's tables, once for each deployment.
+func fill(ctx context.Context, env Env, h place.Host, pg *postgres.Instance, scale int) error {
+	have, err := pg.QueryText(ctx, "SELECT to_regclass('pgbench_branches') IS NOT NULL")
+	if err == nil && have == "true" {
+		have, err = pg.QueryText(ctx, "SELECT count(*)::text FROM pgbench_branches")
+		if err == nil && have == fmt.Sprint(scale) {
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	env.Live(fmt.Sprintf("filling pgbench's tables, scale %d", scale))
+	ctx, cancel := context.WithTimeout(ctx, initDeadline)
+	defer cancel()
+	cfg := pgbench.Config{Host: pg.SockDir, Port: pg.Port, User: pg.User, Database: "postgres"}
+	_, err = h.Run(ctx, place.Cmd{Path: path.Join(env.BinDir, "pgbench"), Args: pgbench.InitArgs(cfg, scale), Env: pg.ClientEnv()})
+	if err != nil {
+		return fmt.Errorf("fill pgbench's tables: %w", err)
+	}
+	return nil
+}
+
+// runPgbench runs it with the hard stop: -T alone does not end it on a server
+// that hangs.
+func runPgbench(ctx context.Context, env Env, h place.Host, pg *postgres.Instance, cfg pgbench.Config) (out pgbench.Output, err error) {
+	var stdout, stderr bytes.Buffer
+	p, err := h.Start(ctx, place.Cmd{
+		Path: path.Join(env.BinDir, "pgbench"), Args: pgbench.Args(cfg), Env: pg.ClientEnv(), Dir: h.RunDir(),
+		Stdout: &stdout, Stderr: &stderr,
+	})
+	if err != nil {
+		return out, fmt.Errorf("start pgbench: %w", err)
+	}
+	defer func() { err = errors.Join(err, removeLogs(ctx, h, cfg)) }()
+	hard := time.NewTimer(pgbench.Deadline(cfg))
+	defer hard.Stop()
+	select {
+	case <-p.Done():
+	case <-hard.C:
+		out.HardStopped = true
+	case <-ctx.Done():
+	}
+	const sigkill = 9
+	select {
+	case <-p.Done():
+	default:
+		if err := p.Signal(sigkill); err != nil {
+			return out, fmt.Errorf("stop pgbench: %w", err)
+		}
+	}
+	werr := p.Wait()
+	if ctx.Err() != nil {
+		return out, context.Cause(ctx)
+	}
+	out.Exit = exitStatus(werr)
+	out.Stdout, out.Stderr = stdout.String(), stderr.String()
+	out.Logs, err = readLogs(ctx, h, cfg)
+	return out, err
+}
+
+// exitStatus is the exit status in an error of Wait, -1 if a signal ended it.
+func exitStatus(err error) int {
+	if err == nil {
+		return 0
+	}
+	var exit *place.ExitError
+	if errors.As(err, &exit) {
+		return exit.Code
+	}
+	return -1
+}
+
+func logNames(ctx context.Context, h place.Host, cfg pgbench.Config) ([]string, error) {
+	out, err := h.Run(ctx, place.Cmd{Path: "/bin/sh", Args: []string{"-c", `for f in "$1".*; do [ -e "$f" ] && echo "$f"; done; true`, "sh", cfg.LogPrefix}})
+	if err != nil {
+		return nil, fmt.Errorf("list pgbench's logs: %w", err)
+	}
+	return strings.Fields(string(out)), nil
+}
+
+func readLogs(ctx context.Context, h place.Host, cfg pgbench.Config) ([]io.Reader, error) {
+	names, err := logNames(ctx, h, cfg)
+	if err != nil {
+		return nil, err
+	}
+	var logs []io.Reader
+	for _, n := range names {
+		data, err := h.Get(ctx, n)
+		if err != nil {
+			return nil, fmt.Errorf("read pgbench's log: %w", err)
+		}
+		logs = append(logs, bytes.NewReader(data))
+	}
+	return logs, nil
+}
+
+func removeLogs(ctx context.Context, h place.Host, cfg pgbench.Config) error {
+	names, err := logNames(context.WithoutCancel(ctx), h, cfg)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	_, err = h.Run(context.WithoutCancel(ctx), place.Cmd{Path: "/bin/rm", Args: append([]string{"-f"}, names...)})
+	return err
+}
