@@ -2,10 +2,10 @@ package result
 
 import "math"
 
-// upperBound returns the one-sided 95 % upper bound on the true rate of an event
+// UpperBound returns the one-sided 95 % upper bound on the true rate of an event
 // that was seen k times in n independent trials (Clopper and Pearson, 1934). For
 // k = 0 it is 1 - 0.05^(1/n), which the "rule of three" writes as about 3/n.
-func upperBound(k, n int) float64 { return upper(k, n, 0.05) }
+func UpperBound(k, n int) float64 { return upper(k, n, 0.05) }
 
 // rateInterval returns the two-sided 95 % interval (Clopper and Pearson) of the
 // true rate of an event that was seen k times in n independent trials.

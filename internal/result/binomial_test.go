@@ -11,8 +11,8 @@ func TestBinomialBounds(t *testing.T) {
 		k, n int
 		want float64
 	}{{0, 20, 0.1391}, {0, 40, 0.0722}, {0, 1, 0.95}, {0, 300, 0.00994}, {1, 20, 0.2161}, {20, 20, 1}, {0, 0, 1}, {0, 100000, 2.9957e-5}} {
-		if got := upperBound(tt.k, tt.n); math.Abs(got-tt.want) > 0.0001*math.Max(1, tt.want) {
-			t.Errorf("upperBound(%d, %d) = %.5f, want %.4f", tt.k, tt.n, got, tt.want)
+		if got := UpperBound(tt.k, tt.n); math.Abs(got-tt.want) > 0.0001*math.Max(1, tt.want) {
+			t.Errorf("UpperBound(%d, %d) = %.5f, want %.4f", tt.k, tt.n, got, tt.want)
 		}
 	}
 	for _, tt := range []struct {
@@ -32,7 +32,7 @@ func TestPercentRoundsAwayFromComfort(t *testing.T) {
 		rate     float64
 		up, down string
 	}{{0.1391, "14 %", "13 %"}, {0.0722, "7.3 %", "7.2 %"}, {0.00994, "1 %", "0.99 %"}, {0.95, "95 %", "95 %"}, {1, "100 %", "100 %"}, {0.0013, "0.13 %", "0.13 %"}} {
-		if up, down := percentUp(tt.rate), percentDown(tt.rate); up != tt.up || down != tt.down {
+		if up, down := PercentUp(tt.rate), percentDown(tt.rate); up != tt.up || down != tt.down {
 			t.Errorf("%v: %s and %s, want %s and %s", tt.rate, up, down, tt.up, tt.down)
 		}
 	}

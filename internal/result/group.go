@@ -57,7 +57,7 @@ func Groups(run *Run) []Group {
 		groups = append(groups, *g)
 	}
 	slices.SortStableFunc(groups, func(a, b Group) int {
-		return cmp.Or(CompareSetups(a.Setup, b.Setup), compareValues(a.Params["disk"], b.Params["disk"]),
+		return cmp.Or(CompareSetups(a.Setup, b.Setup), compareDisks(a.Params, b.Params),
 			cmp.Compare(a.Experiment, b.Experiment), compareParams(a.Params, b.Params),
 			cmp.Compare(strconv.FormatBool(a.Simulated), strconv.FormatBool(b.Simulated)))
 	})
@@ -81,6 +81,19 @@ func CompareSetups(a, b string) int {
 		return len(setupOrder)
 	}
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
+}
+
+// diskOrder is from the fastest flush to the slowest.
+var diskOrder = []string{"instance-nvme", "local-nvme", "gp3-3000", "cloud-volume"}
+
+func compareDisks(a, b map[string]any) int {
+	rank := func(params map[string]any) int {
+		if i := slices.Index(diskOrder, ParamText(params["disk"])); i >= 0 {
+			return i
+		}
+		return len(diskOrder)
+	}
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(DiskLabel(a), DiskLabel(b)))
 }
 
 func compareParams(a, b map[string]any) int {

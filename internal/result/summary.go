@@ -59,7 +59,7 @@ func summariseSetup(groups []Group) Summary {
 		switch {
 		case g.IsFault():
 			onFaults = Worse(onFaults, g.Verdict())
-			clauses = append(clauses, faultClause(g, true))
+			clauses = append(clauses, shortFault(g, len(clauses) == 0))
 		case g.Experiment == "commit":
 			commits = append(commits, g)
 		case g.Experiment == "flush":
@@ -153,6 +153,28 @@ func metricNames(g *Group) []string {
 	return sortedKeys(seen)
 }
 
+// shortFault says less about every fault group after the first.
+func shortFault(g *Group, first bool) string {
+	usable := g.Usable()
+	lost, counted := g.Spread("lost")
+	if first || !counted || lost.Sum > 0 || g.Verdict() != Held || len(g.Values("first_ack_ms")) < len(usable) {
+		return faultClause(g, true)
+	}
+	acked, _ := g.Spread("acked")
+	return fmt.Sprintf("lost nothing in %s either (%s acknowledged writes; the rate is below %s)", faultsText(g, len(usable)),
+		Count(acked.Sum), PercentUp(UpperBound(0, len(usable))))
+}
+
+// faultsText counts faults and says under which conditions they struck.
+func faultsText(g *Group, n int) string {
+	one, many := FaultNoun(g.Cells[0].Fault, g.Experiment)
+	text := plural(n, one, many)
+	if ms, ok := Number(g.Params["lag_ms"]); ok && ms > 0 {
+		text += " with the standbys cut off " + Duration(ms) + " before"
+	}
+	return text
+}
+
 // faultClause: what was lost in how many faults, how sure that is, and how long
 // the setup took until it wrote again. A short one leaves the reasons out.
 func faultClause(g *Group, short bool) string {
@@ -168,10 +190,7 @@ func faultClause(g *Group, short bool) string {
 		}
 		return fmt.Sprintf("none of %s could be judged%s", plural(len(g.Cells), one, many), why)
 	}
-	faults := plural(len(usable), one, many)
-	if n, ok := Number(g.Params["lag_ms"]); ok && n > 0 {
-		faults += " with the standbys cut off " + Duration(n) + " before"
-	}
+	faults := faultsText(g, len(usable))
 	lossy := 0
 	for _, c := range usable {
 		if c.Metrics["lost"] > 0 {
@@ -186,7 +205,7 @@ func faultClause(g *Group, short bool) string {
 		parts = append(parts, "no loss could be counted in "+faults)
 	case lossy == 0:
 		parts = append(parts, fmt.Sprintf("lost nothing in %s (%s acknowledged writes; with 0 of %d losing data, the true rate of lossy %s is below %s at 95 %%)",
-			faults, Count(acked.Sum), len(usable), many, percentUp(upperBound(0, len(usable)))))
+			faults, Count(acked.Sum), len(usable), many, PercentUp(UpperBound(0, len(usable)))))
 	default:
 		parts = append(parts, lossClause(g, faults, lossy, acked.Sum, lost.Sum))
 	}
@@ -207,7 +226,7 @@ func lossClause(g *Group, faults string, lossy int, acked, lost float64) string 
 	}
 	if lossy < n {
 		lo, hi := rateInterval(lossy, n)
-		detail = append(detail, fmt.Sprintf("the true rate of lossy ones is between %s and %s at 95 %%", percentDown(lo), percentUp(hi)))
+		detail = append(detail, fmt.Sprintf("the true rate of lossy ones is between %s and %s at 95 %%", percentDown(lo), PercentUp(hi)))
 	}
 	if len(detail) > 0 {
 		text += " (" + strings.Join(detail, "; ") + ")"

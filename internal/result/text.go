@@ -132,9 +132,9 @@ func Duration(ms float64) string {
 
 func trimZero(s string) string { return strings.TrimSuffix(s, ".0") }
 
-// percentUp writes a rate between 0 and 1 rounded up, as an upper bound must be:
+// PercentUp writes a rate between 0 and 1 rounded up, as an upper bound must be:
 // the sentence never claims more than was shown.
-func percentUp(rate float64) string { return percent(rate, math.Ceil, -1e-9) }
+func PercentUp(rate float64) string { return percent(rate, math.Ceil, -1e-9) }
 
 // percentDown rounds down, as a lower bound must be.
 func percentDown(rate float64) string { return percent(rate, math.Floor, 1e-9) }

@@ -19,7 +19,7 @@ type model struct {
 	commitMs    map[int]float64 // by clients
 	firstAckMs  float64
 	liar        bool // loses something in most cuts
-	losesLag    bool    // loses what the lagging standbys had not got
+	losesLag    bool // loses what the lagging standbys had not got
 	recovery    string
 }
 

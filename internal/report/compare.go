@@ -1,0 +1,192 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-db/holdfast/internal/result"
+)
+
+// comparisonRow is one ratio with what may be said of it.
+type comparisonRow struct {
+	A, B, Metric, Ratio, Interval string
+	Reading                       string
+	Different                     bool
+	Bar                           interval
+	Published                     string // elsewhere; never mixed with Ratio
+	Ref                           string
+	Note                          string
+	ratio                         result.Comparison
+}
+
+func comparisonRows(run *result.Run) []comparisonRow {
+	var rows []comparisonRow
+	reach := 1.0 // how far the widest interval is from 1, as a logarithm
+	for _, c := range run.Comparisons {
+		for _, v := range []float64{c.Lo, c.Hi, c.Ratio} {
+			if v > 0 {
+				reach = max(reach, math.Abs(math.Log2(v)))
+			}
+		}
+	}
+	for _, c := range run.Comparisons {
+		row := comparisonRow{
+			A: c.A, B: c.B, Metric: metricName(c.Metric), Ratio: ratioText(c.Ratio), Interval: ratioText(c.Lo) + "–" + ratioText(c.Hi),
+			Note: c.Note, ratio: c,
+			Bar: interval{Lo: onAxis(c.Lo, reach), Hi: onAxis(c.Hi, reach), At: onAxis(c.Ratio, reach)},
+		}
+		row.Reading, row.Different = reading(c, run.Noise)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// interval is a bar on an axis from 0 to 100 whose middle is a ratio of 1.
+type interval struct{ Lo, Hi, At float64 }
+
+func (i interval) Width() float64 { return round1(i.Hi - i.Lo) }
+
+func onAxis(ratio, reach float64) float64 {
+	if ratio <= 0 {
+		return 0
+	}
+	return round1(50 + 48*math.Max(-1, math.Min(1, math.Log2(ratio)/reach)))
+}
+
+func round1(v float64) float64 { return math.Round(v*10) / 10 }
+
+// reading says what a ratio shows: nothing when its interval holds 1, and
+// nothing when it is within the noise between equal cells.
+func reading(c result.Comparison, noise []result.Noise) (text string, different bool) {
+	if c.Lo <= 1 && c.Hi >= 1 {
+		return "no difference: the interval holds 1", false
+	}
+	for _, n := range noise {
+		if n.Metric == c.Metric && (c.Experiment == "" || n.Experiment == "" || n.Experiment == c.Experiment) && math.Abs(c.Ratio-1) <= n.HalfWidth {
+			return fmt.Sprintf("no difference: within the noise of ± %s %%", result.Figure(n.HalfWidth*100)), false
+		}
+	}
+	what := "that of B"
+	switch {
+	case strings.Contains(c.Metric, "latency"), strings.HasSuffix(c.Metric, "_ms"), strings.HasSuffix(c.Metric, "_s"):
+		what = "the time"
+	case c.Metric == "tps":
+		what = "the throughput"
+	}
+	if c.Ratio >= 2 || c.Ratio <= 0.5 {
+		return fmt.Sprintf("%s × %s", ratioText(c.Ratio), what), true
+	}
+	word := "more"
+	if c.Ratio < 1 {
+		word = "less"
+	}
+	return fmt.Sprintf("%.0f %% %s than %s", math.Abs(c.Ratio-1)*100, word, strings.Replace(what, "the ", "B’s ", 1)), true
+}
+
+func ratioText(v float64) string {
+	if v >= 100 {
+		return result.Count(v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func noiseLines(run *result.Run) []string {
+	var lines []string
+	for _, n := range run.Noise {
+		lines = append(lines, fmt.Sprintf("%s, %s: ± %s %%", n.Experiment, metricName(n.Metric), result.Figure(n.HalfWidth*100)))
+	}
+	return lines
+}
+
+// ladder is what a flush costs on one disk: pattern × direct down, call across.
+type ladder struct {
+	Title, Mark string
+	Calls       []string
+	Rows        []ladderRow
+}
+
+type ladderRow struct {
+	Pattern, IO string
+	Cells       []ladderCell
+}
+
+type ladderCell struct {
+	P50, P99, Mean string
+	Bar            float64 // share of the ladder's slowest p50, in percent
+	Bad            badge   // set when the figure must not be used
+}
+
+func ladders(groups []result.Group) []ladder {
+	keys, byBase := bases(groups)
+	var out []ladder
+	for _, k := range keys {
+		flushes := slices.DeleteFunc(slices.Clone(byBase[k]), func(g *result.Group) bool { return g.Experiment != "flush" })
+		if len(flushes) > 0 {
+			out = append(out, newLadder(flushes))
+		}
+	}
+	return out
+}
+
+func newLadder(groups []*result.Group) ladder {
+	l := ladder{Title: result.On(groups[0].Setup, groups[0].Params), Mark: mark(groups[0].Simulated)}
+	slowest := 0.0
+	for _, g := range groups {
+		if call := result.ParamText(g.Params["call"]); !slices.Contains(l.Calls, call) {
+			l.Calls = append(l.Calls, call)
+		}
+		if s, ok := g.Spread("p50_ms"); ok {
+			slowest = max(slowest, s.Median)
+		}
+	}
+	slices.SortStableFunc(l.Calls, func(a, b string) int { return rank(callOrder, a) - rank(callOrder, b) })
+	for _, g := range groups {
+		row := l.row(result.ParamText(g.Params["pattern"]), ioText(g.Params["direct"]))
+		cell := &row.Cells[slices.Index(l.Calls, result.ParamText(g.Params["call"]))]
+		s, ok := g.Spread("p50_ms")
+		if !ok {
+			cell.Bad = newBadge(g.Verdict(), true)
+			continue
+		}
+		cell.P50, cell.Bar = result.Figure(s.Median), round1(100*s.Median/max(slowest, 1e-9))
+		cell.P99, cell.Mean = figure(g, "p99_ms").Main, figure(g, "mean_ms").Main
+	}
+	slices.SortStableFunc(l.Rows, func(a, b ladderRow) int {
+		if d := rank(patternOrder, a.Pattern) - rank(patternOrder, b.Pattern); d != 0 {
+			return d
+		}
+		return strings.Compare(a.IO, b.IO)
+	})
+	return l
+}
+
+var (
+	callOrder    = []string{"fdatasync", "fsync", "O_DSYNC", "o_dsync"}
+	patternOrder = []string{"append", "fallocated", "unwritten", "zero-filled", "same-block"}
+)
+
+func rank(order []string, s string) int {
+	if i := slices.Index(order, s); i >= 0 {
+		return i
+	}
+	return len(order)
+}
+
+func ioText(direct any) string {
+	if d, ok := direct.(bool); ok && d {
+		return "direct"
+	}
+	return "buffered"
+}
+
+func (l *ladder) row(pattern, io string) *ladderRow {
+	for i := range l.Rows {
+		if l.Rows[i].Pattern == pattern && l.Rows[i].IO == io {
+			return &l.Rows[i]
+		}
+	}
+	l.Rows = append(l.Rows, ladderRow{Pattern: pattern, IO: io, Cells: make([]ladderCell, len(l.Calls))})
+	return &l.Rows[len(l.Rows)-1]
+}

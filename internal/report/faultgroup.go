@@ -1,0 +1,137 @@
+package report
+
+import (
+	"fmt"
+	"html/template"
+	"strings"
+
+	"github.com/holdfast-db/holdfast/internal/result"
+)
+
+// faultGroup is the section of one fault group: a sentence, the group's chart
+// and phases, and every cell.
+type faultGroup struct {
+	badge
+	ID, Title, Mark, Sentence string
+	Top                       string // of the charts' height
+	From, To                  string // of the charts' time
+	Chart                     template.HTML
+	Phases                    []phase
+	Recovery                  []string
+	Evidence                  string
+	Cells                     []faultCell
+	Open                      bool
+	Fault                     string
+}
+
+// faultCell is one repetition.
+type faultCell struct {
+	badge
+	ID, Title, Why string
+	Chart, Strip   template.HTML
+	Fates          []string
+	Line           string
+	Events         []eventLine
+	More           []pair
+}
+
+type eventLine struct{ At, What string }
+
+// openUpTo is the number of cells that a group shows without being asked.
+const openUpTo = 8
+
+func faultGroups(run *result.Run, groups []result.Group, ids cellIDs) []faultGroup {
+	summary := run.Summary
+	if len(summary) == 0 {
+		summary = result.Summarise(run)
+	}
+	sentences := map[string]string{}
+	for _, s := range summary {
+		if s.Experiment != "" {
+			key := result.Key(&result.Cell{Setup: s.Setup, Experiment: s.Experiment, Params: s.Params})
+			sentences[key] = strings.TrimPrefix(s.Sentence, result.On(s.Setup, s.Params)+": ")
+		}
+	}
+	brief := len(run.Cells) > 150
+	var out []faultGroup
+	for i := range groups {
+		if g := &groups[i]; g.IsFault() {
+			key := result.Key(&result.Cell{Setup: g.Setup, Experiment: g.Experiment, Params: g.Params})
+			out = append(out, newFaultGroup(g, ids, upperFirst(sentences[key]), brief))
+		}
+	}
+	return out
+}
+
+func newFaultGroup(g *result.Group, ids cellIDs, sentence string, brief bool) faultGroup {
+	one, _ := result.FaultNoun(g.Cells[0].Fault, g.Experiment)
+	f := faultGroup{badge: newBadge(g.Verdict(), true), ID: groupID(g), Title: result.On(g.Setup, g.Params) + ": " + one,
+		Mark: mark(g.Simulated), Sentence: sentence, Phases: phases(g), Open: len(g.Cells) <= openUpTo && !brief, Fault: one}
+	if c := result.Conditions(g.Params); c != "" {
+		f.Title += ", " + c
+	}
+	s, ok := spanOf(g.Cells)
+	if ok {
+		f.Chart = secondsChart(g, s, f.Phases)
+		f.Top, f.From, f.To = tickText(s.top), signed(s.from)+" s", signed(s.to)+" s"
+	}
+	recoveries, evidence := map[string]bool{}, map[string]bool{}
+	for _, c := range g.Cells {
+		if c.Recovery != "" {
+			recoveries[c.Recovery] = true
+		}
+		if c.Evidence != "" {
+			text := c.Evidence
+			if c.Silent {
+				text += ", silent"
+			} else {
+				text += ", not silent"
+			}
+			evidence[text] = true
+		}
+		f.Cells = append(f.Cells, newFaultCell(c, ids[c], s, ok, brief))
+	}
+	f.Recovery = sorted(recoveries)
+	f.Evidence = strings.Join(sorted(evidence), "; ")
+	return f
+}
+
+func newFaultCell(c *result.Cell, id string, s span, charted, brief bool) faultCell {
+	f := faultCell{badge: newBadge(c.Verdict, true), ID: id, Title: fmt.Sprintf("repetition %d", c.Repetition), Why: c.Why}
+	if charted {
+		f.Chart = miniChart(c, s)
+	}
+	f.Strip, f.Fates = idStrip(c.IDs)
+	var parts []string
+	for _, m := range []struct{ name, text string }{
+		{"acked", "%s acknowledged"}, {"lost", "%s lost"}, {"lost_ms", "over %s ms"}, {"first_ack_ms", "writes again after %s ms"},
+	} {
+		if v, ok := c.Metrics[m.name]; ok {
+			parts = append(parts, fmt.Sprintf(m.text, result.Count(v)))
+		}
+	}
+	f.Line = strings.Join(parts, " · ")
+	for _, e := range c.Events {
+		at := seconds(e.AtMs)
+		if e.UntilMs > e.AtMs {
+			at += " to " + seconds(e.UntilMs)
+		}
+		f.Events = append(f.Events, eventLine{at, e.What})
+	}
+	if brief && c.Verdict == result.Held && len(f.Events) > 6 {
+		f.Events = f.Events[:6]
+	}
+	for _, name := range sorted(c.Metrics) {
+		switch name {
+		case "acked", "lost", "lost_ms", "first_ack_ms":
+		default:
+			if !brief || c.Verdict != result.Held {
+				f.More = append(f.More, pair{metricName(name), result.Figure(c.Metrics[name])})
+			}
+		}
+	}
+	if c.History != "" {
+		f.More = append(f.More, pair{"history", c.History})
+	}
+	return f
+}

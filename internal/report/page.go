@@ -1,0 +1,311 @@
+package report
+
+import (
+	"fmt"
+	"html/template"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-db/holdfast/internal/result"
+)
+
+// page is everything that either report shows, in the order in which it shows it.
+type page struct {
+	Study, Command, Seed    string
+	Started, Took           string
+	Interrupted             bool
+	Cells                   string
+	Kind                    string // "simulated", "real" or "mixed"
+	Empty                   bool
+	Selftest                string
+	Tally                   []tally
+	Verdicts                []verdict
+	Attention               []attention
+	Overview                overview
+	Commits                 []commitRow // every number of clients, when there is more than one
+	Faults                  []faultRow  // every fault group, when a setup has more than one
+	Others                  []otherRow
+	RoundTrips              []roundTripRow
+	Ladders                 []ladder
+	Comparisons             []comparisonRow
+	Noise                   []string
+	Published               []publishedRow
+	Sources                 []source
+	Dots                    []dotPlot
+	CCDFs                   []ccdf
+	Groups                  []faultGroup
+	Legend                  []legendEntry // of the strips of ids
+	Environment, Versions   []pair
+	Skipped                 []result.Skipped
+	ByOperator              bool
+	SimulatedHow, NotProven []string
+}
+
+type pair struct{ Key, Value string }
+
+// tally counts setups by verdict for the line above the verdicts.
+type tally struct {
+	badge
+	N int
+}
+
+// verdict is one setup on one disk in one sentence.
+type verdict struct {
+	badge
+	Title, Mark, Sentence string
+}
+
+// attention is a cell whose verdict a reader must know the reason of.
+type attention struct {
+	badge
+	ID, Title, Why string
+}
+
+// maxAttention is how many cells of one group are listed with their reasons.
+const maxAttention = 5
+
+func newPage(run *result.Run) *page {
+	groups := result.Groups(run)
+	ids := newCellIDs(groups)
+	p := &page{
+		Study: run.Study, Command: run.Command, Seed: fmt.Sprint(run.Seed), Interrupted: run.Finished == "",
+		Cells: result.Count(float64(len(run.Cells))), Empty: len(run.Cells) == 0, Skipped: run.Skipped,
+		Kind: kindOf(run),
+	}
+	p.Started, p.Took = when(run)
+	p.Selftest = selftestLine(run)
+	p.verdicts(run, groups)
+	p.attention(groups, ids)
+	p.Overview = newOverview(groups)
+	p.Commits = commitRows(groups)
+	p.Faults = faultRows(groups)
+	p.Others = otherRows(groups)
+	p.RoundTrips = roundTripRows(groups)
+	p.Ladders = ladders(groups)
+	p.Comparisons = comparisonRows(run)
+	p.Noise = noiseLines(run)
+	p.Published, p.Sources = publishedFor(groups, p.Comparisons)
+	p.Dots = dotPlots(groups)
+	p.CCDFs = ccdfs(groups)
+	p.Groups = faultGroups(run, groups, ids)
+	p.Legend = fateLegend()
+	p.Environment = environment(run)
+	p.Versions = versions(run)
+	for i := range groups {
+		p.ByOperator = p.ByOperator || result.ByOperator(groups[i].Cells)
+	}
+	p.SimulatedHow = simulatedHow(run, groups)
+	p.NotProven = notProven(run, groups)
+	return p
+}
+
+// kindOf tells whether the run's numbers are simulated, real, or some of both.
+func kindOf(run *result.Run) string {
+	simulated := 0
+	for i := range run.Cells {
+		if run.Cells[i].Simulated {
+			simulated++
+		}
+	}
+	switch {
+	case len(run.Cells) == 0:
+		return mark(run.Simulated)
+	case simulated == 0:
+		return "real"
+	case simulated == len(run.Cells):
+		return "simulated"
+	}
+	return "mixed"
+}
+
+func when(run *result.Run) (started, took string) {
+	t, err := time.Parse(time.RFC3339Nano, run.Started)
+	if err != nil {
+		return run.Started, ""
+	}
+	started = t.UTC().Format("2 January 2006, 15:04 UTC")
+	if end, err := time.Parse(time.RFC3339Nano, run.Finished); err == nil && end.After(t) {
+		took = result.Duration(float64(end.Sub(t).Milliseconds()))
+	}
+	return started, took
+}
+
+func selftestLine(run *result.Run) string {
+	if run.Study != result.StudySelftest {
+		return ""
+	}
+	caught, missed := result.Selftest(run)
+	text := fmt.Sprintf("Self-test: %d of %d liars caught.", len(caught), len(caught)+len(missed))
+	if len(missed) == 0 {
+		return text + " Each of them promises to lose nothing and cannot keep it, so “broken” is what the lab has to find here."
+	}
+	return text + " Missed: " + strings.Join(missed, ", ") + ". A lab that misses a liar cannot be trusted with an honest setup: no verdict counts until this is explained."
+}
+
+// verdicts fills the sentences that the run carries, or those that it would carry.
+func (p *page) verdicts(run *result.Run, groups []result.Group) {
+	summary := run.Summary
+	if len(summary) == 0 {
+		summary = result.Summarise(run)
+	}
+	whole := slices.DeleteFunc(slices.Clone(summary), func(s result.Summary) bool { return s.Experiment != "" })
+	if len(whole) == 0 {
+		whole = summary
+	}
+	counts := map[badge]int{}
+	for _, s := range whole {
+		title := result.On(s.Setup, s.Params)
+		promised, kind := describeBase(groups, s)
+		b := newBadge(s.Verdict, promised)
+		counts[b]++
+		p.Verdicts = append(p.Verdicts, verdict{badge: b, Title: title, Mark: kind,
+			Sentence: upperFirst(strings.TrimPrefix(s.Sentence, title+": "))})
+	}
+	// What needs a decision comes first.
+	order := func(b badge) int {
+		return slices.Index([]string{"broken", "unknown", "invalid", "held", "measured"}, b.Word)
+	}
+	slices.SortStableFunc(p.Verdicts, func(a, b verdict) int { return order(a.badge) - order(b.badge) })
+	for b, n := range counts {
+		p.Tally = append(p.Tally, tally{b, n})
+	}
+	slices.SortFunc(p.Tally, func(a, b tally) int { return order(a.badge) - order(b.badge) })
+}
+
+// describeBase finds whether the summary's groups promised anything, and
+// whether their disks are simulated.
+func describeBase(groups []result.Group, s result.Summary) (promised bool, kind string) {
+	seen := map[bool]bool{}
+	for i := range groups {
+		g := &groups[i]
+		if g.Setup != s.Setup || result.DiskLabel(g.Params) != result.DiskLabel(s.Params) ||
+			s.Experiment != "" && s.Experiment != g.Experiment {
+			continue
+		}
+		promised = promised || g.Promise() != nil
+		seen[g.Simulated] = true
+	}
+	switch {
+	case len(seen) == 2:
+		return promised, "simulated and real"
+	case seen[true]:
+		return promised, "simulated"
+	case seen[false]:
+		return promised, "real"
+	}
+	return promised, ""
+}
+
+func (p *page) attention(groups []result.Group, ids cellIDs) {
+	for _, v := range []string{result.Broken, result.Unknown, result.Invalid} {
+		for i := range groups {
+			g := &groups[i]
+			n := 0
+			for _, c := range g.Cells {
+				if c.Verdict != v {
+					continue
+				}
+				if n++; n > maxAttention {
+					continue
+				}
+				why := c.Why
+				if why == "" {
+					why = "no reason was recorded"
+				}
+				p.Attention = append(p.Attention, attention{newBadge(v, true), ids.link(c), cellTitle(c), why})
+			}
+			if n > maxAttention {
+				more := attention{badge: newBadge(v, true), Title: groupTitle(g), Why: fmt.Sprintf("and %d more like these", n-maxAttention)}
+				if g.IsFault() {
+					more.ID = groupID(g)
+				}
+				p.Attention = append(p.Attention, more)
+			}
+		}
+	}
+}
+
+// groupTitle names a group in full.
+func groupTitle(g *result.Group) string {
+	parts := []string{result.On(g.Setup, g.Params), g.Experiment}
+	if cond := result.Conditions(g.Params); cond != "" {
+		parts = append(parts, cond)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// cellTitle names one cell in full.
+func cellTitle(c *result.Cell) string {
+	g := result.Group{Setup: c.Setup, Experiment: c.Experiment, Params: c.Params}
+	return fmt.Sprintf("%s, repetition %d", groupTitle(&g), c.Repetition)
+}
+
+func upperFirst(s string) string {
+	for i, r := range s {
+		if i == 0 {
+			return strings.ToUpper(string(r)) + s[len(string(r)):]
+		}
+	}
+	return s
+}
+
+// cellIDs are the anchors of cells, stable for a cell across reports of the same study.
+type cellIDs map[*result.Cell]string
+
+func newCellIDs(groups []result.Group) cellIDs {
+	ids := cellIDs{}
+	used := map[string]int{}
+	for i := range groups {
+		base := groupID(&groups[i])
+		for _, c := range groups[i].Cells {
+			id := fmt.Sprintf("%s-r%d", base, c.Repetition)
+			used[id]++
+			if n := used[id]; n > 1 {
+				id = fmt.Sprintf("%s-%d", id, n)
+			}
+			ids[c] = id
+		}
+	}
+	return ids
+}
+
+// link is the anchor of a cell that the page shows; only faults have one.
+func (ids cellIDs) link(c *result.Cell) string {
+	if c.Fault == "" && c.Promise == nil {
+		return ""
+	}
+	return ids[c]
+}
+
+func groupID(g *result.Group) string {
+	parts := []string{g.Setup, result.DiskLabel(g.Params), g.Experiment}
+	for _, k := range []string{"clients", "mode", "pattern", "call", "direct", "lag_ms", "interval_ms"} {
+		if v := result.ParamText(g.Params[k]); v != "" && v != "0" && v != "false" {
+			parts = append(parts, strings.TrimSuffix(k, "_ms")+v)
+		}
+	}
+	if !g.Simulated {
+		parts = append(parts, "real")
+	}
+	return slug(strings.Join(parts, " "))
+}
+
+// slug keeps letters and digits, so that an id needs no escaping anywhere.
+func slug(s string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(s) {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+	}
+	return "cell-" + strings.Trim(b.String(), "-")
+}
+
+// svg marks markup of ours as safe; whatever comes from a run went through esc.
+func svg(s string) template.HTML { return template.HTML(s) }
+
+func esc(s string) string { return template.HTMLEscapeString(s) }

@@ -1,0 +1,139 @@
+package report
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/holdfast-db/holdfast/internal/result"
+)
+
+// source is where a published figure comes from: title and machine.
+type source struct{ Ref, Title, Machine string }
+
+func sources() []source {
+	return []source{{
+		"P", "“Postgres with CloudNativePG on Hetzner Cloud and Kubernetes” (2026)",
+		"three cpx32 servers (4 shared vCPUs, 8 GB, local NVMe; network volume of 10 GB), PostgreSQL 18.6, CloudNativePG 1.29.1; pgbench -N, scale 50, 60 s a cell",
+	}, {
+		"S", "“SQLite with Litestream on Hetzner Cloud” (2026)",
+		"three cpx32 servers, Ubuntu 24.04, SQLite 3.45.1, Litestream v0.5.17, rqlite v10.6.0; one row a transaction, WAL mode",
+	}}
+}
+
+// publishedFigure is something that others measured on a comparable setup. The
+// names are ours, the machine is not: it stands beside our figures, never among them.
+type publishedFigure struct {
+	setup, disk, experiment string
+	clients                 float64 // 0: of no matter
+	what, value, ref        string
+}
+
+func publishedFigures() []publishedFigure {
+	return []publishedFigure{
+		{"", "local-nvme", "flush", 0, "a flush on a local NVMe", "0.34–0.38 ms", "P"},
+		{"", "cloud-volume", "flush", 0, "a flush on a network volume", "about 2.7 ms", "P"},
+		{"pg-single", "local-nvme", "commit", 1, "one instance on a local disk, 1 client", "1.08–1.10 ms", "P"},
+		{"pg-single", "cloud-volume", "commit", 1, "one instance on a network volume, 1 client", "3.66 ms", "P"},
+		{"pg-single", "cloud-volume", "commit", 8, "one instance on a network volume, 8 clients", "1,311 TPS", "P"},
+		{"pg-any1", "local-nvme", "commit", 1, "ANY 1 of two standbys on local disks, 1 client", "2.23 ms", "P"},
+		{"pg-any1", "local-nvme", "commit", 8, "the same, 8 clients", "1.90 ms; 3.2 × the throughput of one instance on a volume, a quarter of its p99", "P"},
+		{"pg-any1", "local-nvme", "commit", 32, "the same, 32 clients", "3.71 ms", "P"},
+		{"pg-any1", "cloud-volume", "commit", 1, "three instances on network volumes, 1 client", "4.85 ms", "P"},
+		{"pg-remote-write", "local-nvme", "commit", 1, "remote_write against ANY 1, 1 client", "0.35 ms less", "P"},
+		{"pg-any1", "local-nvme", "power-off", 0, "CloudNativePG, three instances, ANY 1, hard power-off", "0 of 112,483 acknowledged writes lost; first acknowledged write after 68.0 s, failover included", "P"},
+		{"pg-drbd", "", "power-off", 0, "one instance on DRBD, four hard power-offs", "0 of 246,766 acknowledged writes lost; 69.7 to 107.5 s without writes", "P"},
+		{"sqlite-litestream", "", "power-off", 0, "Litestream, sync interval 1 s, hard power-off", "22, 110 and 129 rows lost (110, 582 and 645 ms)", "S"},
+		{"rqlite", "", "power-off", 0, "rqlite, three voters", "election in about 1 s", "S"},
+	}
+}
+
+type publishedRow struct{ What, Value, Ref string }
+
+// publishedFor picks the published figures that have a counterpart in this run,
+// puts those that are ratios beside the run's comparisons, and lists their sources.
+func publishedFor(groups []result.Group, comparisons []comparisonRow) (rows []publishedRow, used []source) {
+	refs := map[string]bool{}
+	for _, f := range publishedFigures() {
+		for i := range groups {
+			if f.matches(&groups[i]) {
+				rows = append(rows, publishedRow{f.what, f.value, f.ref})
+				refs[f.ref] = true
+				break
+			}
+		}
+	}
+	for i := range comparisons {
+		c := &comparisons[i]
+		if text, ref := publishedRatio(c.ratio); text != "" {
+			refs[ref] = true
+			c.Ref = ref
+			if !strings.Contains(strings.ToLower(c.Note), "publi") { // the run may have brought it along
+				c.Published = text
+			}
+		}
+	}
+	for _, s := range sources() {
+		if refs[s.Ref] {
+			used = append(used, s)
+		}
+	}
+	return rows, used
+}
+
+func (f *publishedFigure) matches(g *result.Group) bool {
+	if f.experiment != g.Experiment || f.setup != "" && f.setup != g.Setup || f.disk != "" && f.disk != g.Disk() {
+		return false
+	}
+	clients, ok := result.Number(g.Params["clients"])
+	return f.clients == 0 || ok && clients == f.clients
+}
+
+// side is one side of a published ratio.
+type side struct {
+	setup, disk string
+	clients     int
+}
+
+// publishedRatio is the published figure for the same two setups, "" if there is none.
+func publishedRatio(c result.Comparison) (text, ref string) {
+	volume1, volume8 := side{"pg-single", "cloud-volume", 1}, side{"pg-single", "cloud-volume", 8}
+	any1, any8 := side{"pg-any1", "local-nvme", 1}, side{"pg-any1", "local-nvme", 8}
+	isLatency := c.Metric == "latency_mean_ms" || c.Metric == "latency_p50_ms"
+	switch {
+	case isLatency && volume1.is(c.A) && any1.is(c.B):
+		return fmt.Sprintf("3.66 : 2.23 ms = %.2f", 3.66/2.23), "P"
+	case isLatency && any1.is(c.A) && volume1.is(c.B):
+		return fmt.Sprintf("2.23 : 3.66 ms = %.2f", 2.23/3.66), "P"
+	case c.Metric == "tps" && any8.is(c.A) && volume8.is(c.B):
+		return "3.2", "P"
+	case c.Metric == "tps" && volume8.is(c.A) && any8.is(c.B):
+		return fmt.Sprintf("1 : 3.2 = %.2f", 1/3.2), "P"
+	}
+	return "", ""
+}
+
+// is tells whether a comparison's side, in whatever words, names this setup,
+// disk and number of clients. One that names no clients is taken as one client.
+func (s side) is(text string) bool {
+	tokens := strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' })
+	setup, disk, clients := false, false, 1
+	for i, t := range tokens {
+		switch t {
+		case s.setup:
+			setup = true
+		case s.disk:
+			disk = true
+		case "client", "clients", "c":
+			for _, j := range []int{i - 1, i + 1} {
+				if j >= 0 && j < len(tokens) {
+					if n, err := strconv.Atoi(tokens[j]); err == nil {
+						clients = n
+					}
+				}
+			}
+		}
+	}
+	return setup && disk && clients == s.clients
+}

@@ -1,0 +1,85 @@
+package report
+
+import (
+	"strings"
+	"unicode"
+
+	"charm.land/lipgloss/v2"
+)
+
+// wrap breaks a text into lines of at most width columns, between words where
+// there are any. It returns at least one line.
+func wrap(s string, width int) []string {
+	width = max(width, 10)
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(plain(s)) {
+		for lipgloss.Width(word) > width { // a word that fits no line
+			head := cutAt(word, width)
+			if line != "" {
+				lines, line = append(lines, line), ""
+			}
+			lines = append(lines, head)
+			word = word[len(head):]
+		}
+		switch {
+		case line == "":
+			line = word
+		case lipgloss.Width(line)+1+lipgloss.Width(word) <= width:
+			line += " " + word
+		default:
+			lines, line = append(lines, line), word
+		}
+	}
+	if line != "" || len(lines) == 0 {
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// cutAt returns the longest beginning of the word that is at most width columns wide.
+func cutAt(word string, width int) string {
+	end, used := 0, 0
+	for i, r := range word {
+		w := lipgloss.Width(string(r))
+		if used+w > width && i > 0 {
+			break
+		}
+		used += w
+		end = i + len(string(r))
+	}
+	return word[:end]
+}
+
+// plain takes out what a terminal would act on: a run's words are not trusted.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return ' '
+		}
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "�"))
+}
+
+// plainLines is plain, with line breaks kept.
+func plainLines(s string) string {
+	parts := strings.Split(s, "\n")
+	for i := range parts {
+		parts[i] = plain(parts[i])
+	}
+	return strings.Join(parts, "\n")
+}
+
+func pad(s string, width int) string {
+	return s + strings.Repeat(" ", max(0, width-lipgloss.Width(s)))
+}
+
+func lowerFirst(s string) string {
+	for _, r := range s {
+		return strings.ToLower(string(r)) + s[len(string(r)):]
+	}
+	return s
+}
