@@ -110,13 +110,37 @@ func TestMemoryIsNamed(t *testing.T) {
 	if rep.Verdict.Word != Memory || rep.Facts["filesystem"] != "tmpfs" || rep.Facts["write_cache"] != NA {
 		t.Errorf("%+v, %v", rep.Verdict, rep.Facts)
 	}
-	// At a few µs each, append must have used up its file and gone on with another.
-	for _, s := range rep.Steps {
-		if s.Pattern == Append && !s.Direct && s.Count < 3000 {
-			t.Errorf("%s: %d flushes only", s, s.Count)
-		}
-	}
 	leftovers(t, dir)
+}
+
+// A file that is full is followed by a fresh one, or begun again where the
+// pattern wants written blocks; one file is left at any time.
+func TestFullFiles(t *testing.T) {
+	dir := t.TempDir()
+	for pattern, files := range map[string]int{Append: 3, Fallocated: 3, ZeroFilled: 1, SameBlock: 1} {
+		w := &writer{dir: dir, step: Step{Pattern: pattern, Call: "none"}, buf: alignedBlock()}
+		if err := w.open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 2*segment/Block + 1 {
+			if err := w.writeAndFlush(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.advance(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantOff := int64(Block)
+		if pattern == SameBlock {
+			wantOff = 0
+		}
+		if w.files != files || w.off != wantOff {
+			t.Errorf("%s: %d files, now at %d", pattern, w.files, w.off)
+		}
+		leftovers(t, dir, filepath.Base(w.path))
+		w.close()
+		leftovers(t, dir)
+	}
 }
 
 func TestWhatTheFileSystemRefusesIsSkipped(t *testing.T) {
@@ -170,7 +194,7 @@ func TestLatencyIsThatOfTheFlush(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := rep.Steps[0]
-		if s.Latency == nil || s.P50Ms < 5 || s.P50Ms > 15 {
+		if s.Latency == nil || s.P50Ms < 5 || s.P50Ms > 50 {
 			t.Errorf("%s: p50 of a flush of 5 ms: %+v", s, s.Latency)
 		}
 		if n := w.flushes.Load() - before - 1; n != s.Count { // one for preparing
@@ -183,10 +207,10 @@ func TestThrottlingGivesTwoRegimes(t *testing.T) {
 	w := &whims{}
 	dir := mountWhims(t, w)
 	w.flushNs.Store(int64(2 * time.Millisecond))
-	slow := time.AfterFunc(900*time.Millisecond, func() { w.flushNs.Store(int64(9 * time.Millisecond)) })
+	slow := time.AfterFunc(time.Second, func() { w.flushNs.Store(int64(30 * time.Millisecond)) })
 	defer slow.Stop()
 	steps, _ := Select("zero-filled/fdatasync/buffered")
-	rep, err := Disk(t.Context(), dir, someDay, Options{For: 1700 * time.Millisecond, Steps: steps})
+	rep, err := Disk(t.Context(), dir, someDay, Options{For: 2 * time.Second, Steps: steps})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +218,7 @@ func TestThrottlingGivesTwoRegimes(t *testing.T) {
 	if s.Latency != nil || rep.Headline != nil || len(rep.Compare) != 0 {
 		t.Errorf("a throttled step has one average: %+v", s.Latency)
 	}
-	if len(s.Regimes) != 2 || s.Regimes[0].P50Ms > 5 || s.Regimes[1].P50Ms < 8 || s.Regimes[0].Count+s.Regimes[1].Count != s.Count || s.NotSteady == "" {
+	if len(s.Regimes) != 2 || s.Regimes[0].P50Ms > 15 || s.Regimes[1].P50Ms < 29 || s.Regimes[0].Count+s.Regimes[1].Count != s.Count || s.NotSteady == "" {
 		t.Errorf("regimes %+v, %q", s.Regimes, s.NotSteady)
 	}
 }
@@ -217,10 +241,15 @@ func TestAFlushThatHangsDoesNotHangTheLadder(t *testing.T) {
 	dir := mountWhims(t, w)
 	t.Cleanup(func() { close(w.hang) }) // before the unmount, which would wait
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(100*time.Millisecond, cancel)
+	go func() {
+		for w.flushes.Load() == 0 && t.Context().Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		cancel()
+	}()
 	begin := time.Now()
 	_, err := Disk(ctx, dir, someDay, Options{For: time.Second})
-	if !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "remove "+dir) || time.Since(begin) > stuckStop+3*time.Second {
+	if !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "remove "+dir) || time.Since(begin) > stuckStop+10*time.Second {
 		t.Errorf("%v after %v", err, time.Since(begin))
 	}
 }

@@ -40,7 +40,7 @@ func TestRoundTripOverLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("loopback: p50 %.4f ms, p99 %.4f ms of %d", r.P50Ms, r.P99Ms, r.Count)
-	if r.Count < 100 || r.P50Ms <= 0 || r.P50Ms > 2 || r.P99Ms < r.P50Ms {
+	if r.Count < 10 || r.P50Ms <= 0 || r.P50Ms > 20 || r.P99Ms < r.P50Ms {
 		t.Errorf("%+v", r)
 	}
 	if r, err = RoundTrip(t.Context(), dialer(l), RoundTripOptions{For: time.Minute, Count: 37}); err != nil || r.Count != 37 {
@@ -113,7 +113,7 @@ func TestSelectOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("SELECT 1 over the socket: p50 %.4f ms, p99 %.4f ms of %d", r.P50Ms, r.P99Ms, r.Count)
-	if r.Count < 50 || r.P50Ms <= 0 || r.P50Ms > 5 || dialed != 1 {
+	if r.Count < 10 || r.P50Ms <= 0 || r.P50Ms > 50 || dialed != 1 {
 		t.Errorf("%+v, dialed %d times", r, dialed)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
