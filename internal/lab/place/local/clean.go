@@ -82,11 +82,19 @@ type remains struct {
 func (r remains) String() string {
 	var parts []string
 	for _, p := range []struct {
-		n    int
-		what string
-	}{{r.processes, "processes killed"}, {r.mounts, "disks unmounted"}, {r.dirs, "directories removed"}} {
-		if p.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		n         int
+		one, many string
+		done      string
+	}{
+		{r.processes, "process", "processes", "killed"},
+		{r.mounts, "disk", "disks", "unmounted"},
+		{r.dirs, "directory", "directories", "removed"},
+	} {
+		switch {
+		case p.n == 1:
+			parts = append(parts, "1 "+p.one+" "+p.done)
+		case p.n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s %s", p.n, p.many, p.done))
 		}
 	}
 	if len(parts) == 0 {
@@ -203,24 +211,36 @@ func endRecorded(note string) (killed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if ended, err := waitPidfd(pidfd, 0); ended || err != nil {
+		return false, err
+	}
 	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil {
 		if errors.Is(err, unix.ESRCH) {
 			return false, nil
 		}
 		return false, fmt.Errorf("kill process %d: %w", pid, err)
 	}
+	ended, err := waitPidfd(pidfd, killDeadline)
+	if err == nil && !ended {
+		err = fmt.Errorf("process %d is still there %v after it was killed", pid, killDeadline)
+	}
+	return true, err
+}
+
+// waitPidfd says whether the process has ended, within t.
+func waitPidfd(pidfd int, t time.Duration) (ended bool, err error) {
 	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	for end := time.Now().Add(killDeadline); ; {
-		n, err := unix.Poll(poll, int(time.Until(end).Milliseconds()))
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return true, fmt.Errorf("wait for process %d: %w", pid, err)
-		case n > 0:
+	end := time.Now().Add(t)
+	for {
+		n, err := unix.Poll(poll, max(0, int(time.Until(end).Milliseconds())))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false, fmt.Errorf("wait for a process: %w", err)
+		}
+		if err == nil && n > 0 {
 			return true, nil
 		}
 		if !time.Now().Before(end) {
-			return true, fmt.Errorf("process %d is still there %v after it was killed", pid, killDeadline)
+			return false, nil
 		}
 	}
 }

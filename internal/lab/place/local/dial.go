@@ -137,12 +137,7 @@ func (m *machine) listenUnix(ctx context.Context, addr string, owner int) (net.L
 // openDir opens a directory of the host, with links in it meant as the host
 // means them.
 func (m *machine) openDir(dir string) (int, error) {
-	root, err := unix.Open(m.rootPath("/"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("open the host's root: %w", err)
-	}
-	defer unix.Close(root)
-	fd, err := unix.Openat2(root, dir, &unix.OpenHow{
+	fd, err := unix.Openat2(int(m.root.Fd()), dir, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT,
 	})

@@ -30,7 +30,7 @@ type freezer interface {
 // middle can get away: version 2, then version 1, then plain signals.
 func (l *lab) newFreezer(host string) (freezer, error) {
 	name := "holdfast-" + l.state.id + "-" + host
-	for _, parent := range cgroupParents() {
+	for _, parent := range l.groups {
 		dir := filepath.Join(parent.dir, name)
 		if os.Mkdir(dir, 0o755) != nil {
 			continue

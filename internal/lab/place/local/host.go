@@ -252,7 +252,8 @@ func (h *host) meet(fresh []*host) error {
 			return fmt.Errorf("host %s: %w", h.spec.Name, err)
 		}
 	}
-	if err := os.WriteFile(m.rootPath("/etc/hosts"), []byte(h.lab.hostsFile()), 0o644); err != nil {
+	hosts := fmt.Sprintf("/proc/self/fd/%d/etc/hosts", m.root.Fd())
+	if err := os.WriteFile(hosts, []byte(h.lab.hostsFile()), 0o644); err != nil {
 		return fmt.Errorf("host %s: %w", h.spec.Name, err)
 	}
 	return nil

@@ -44,6 +44,7 @@ type lab struct {
 	state  *state
 	net    *network
 	userID int
+	groups []cgroupParent // where programs can be frozen
 
 	mu    sync.Mutex // guards what follows, and is never held while a host starts
 	hosts []*host    // in order of their numbers, which start at 1
@@ -83,7 +84,7 @@ func New(o Options) (place.Place, error) {
 	}
 	return &lab{
 		opts: o, log: o.Log.With("lab", st.id), state: st, net: nw, userID: id,
-		cuts: map[direction]bool{},
+		groups: cgroupParents(), cuts: map[direction]bool{},
 	}, nil
 }
 

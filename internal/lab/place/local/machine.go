@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -25,6 +26,7 @@ type machine struct {
 	name    string
 	cmd     *exec.Cmd
 	control *net.UnixConn
+	root    *os.File // the host's root directory
 	port    *port
 	freezer freezer
 	says    *tail         // what the first process wrote to stderr
@@ -62,7 +64,11 @@ func bootMachine(ctx context.Context, h *host) (_ *machine, err error) {
 	if err := m.furnish(ctx, c); err != nil {
 		return nil, err
 	}
-	m.port, err = h.lab.net.attach(m.cmd.Process.Pid, h.number, h.generation, h.lab.peers(h))
+	// Kept open, as the process's number could one day be another's.
+	if m.root, err = os.OpenFile(fmt.Sprintf("/proc/%d/root", m.pid()), unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+		return nil, fmt.Errorf("open the host's root directory: %w", err)
+	}
+	m.port, err = h.lab.net.attach(m.pid(), h.number, h.generation, h.lab.peers(h))
 	if err != nil {
 		return nil, err
 	}
@@ -92,15 +98,24 @@ func (m *machine) spawn(h *host) error {
 		_ = control.Close()
 		return fmt.Errorf("start the host's first process: %w", err)
 	}
-	go func() {
-		_ = m.cmd.Wait()
-		close(m.dead)
-	}()
-	err = errors.Join(h.lab.state.record(m.cmd.Process.Pid), m.freezer.adopt(m.cmd.Process.Pid))
+	go m.watch(h.lab.log)
+	err = errors.Join(h.lab.state.record(m.pid()), m.freezer.adopt(m.pid()))
 	if err != nil {
 		err = errors.Join(err, m.end())
 	}
 	return err
+}
+
+// watch waits for the first process.
+func (m *machine) watch(log *slog.Logger) {
+	err := m.cmd.Wait()
+	m.mu.Lock()
+	expected := m.ended
+	m.mu.Unlock()
+	if !expected {
+		log.Warn("the first process of a host ended by itself, and so the host", "host", m.name, "error", err, "said", m.says)
+	}
+	close(m.dead)
 }
 
 // furnish hands the first process its configuration and waits until it is done.
@@ -126,11 +141,6 @@ func (m *machine) furnish(ctx context.Context, c guest.Config) error {
 // pid is the first process's.
 func (m *machine) pid() int { return m.cmd.Process.Pid }
 
-// rootPath is a path of the host as the lab sees it.
-func (m *machine) rootPath(path string) string {
-	return fmt.Sprintf("/proc/%d/root%s", m.pid(), path)
-}
-
 // silence takes the host off the network.
 func (m *machine) silence() error {
 	if m.port == nil {
@@ -143,19 +153,22 @@ func (m *machine) silence() error {
 // the host's link. The first process of a PID namespace ends only after all
 // others have, so waiting for it is enough.
 func (m *machine) end() error {
+	m.closeSockets()
 	var errs []error
 	errs = append(errs, m.freezer.kill())
 	if err := m.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		errs = append(errs, fmt.Errorf("kill the host's first process: %w", err))
 	}
 	errs = append(errs, m.freezer.thaw())
-	m.closeSockets()
 	select {
 	case <-m.dead:
 	case <-time.After(endDeadline):
 		return errors.Join(append(errs, fmt.Errorf("programs of the host are still there %v after they were killed (see /proc/%d)", endDeadline, m.pid()))...)
 	}
 	_ = m.control.Close()
+	if m.root != nil {
+		_ = m.root.Close()
+	}
 	if m.port != nil {
 		errs = append(errs, m.port.remove())
 	}

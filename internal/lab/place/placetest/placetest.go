@@ -43,8 +43,7 @@ func Run(t *testing.T, o Options) {
 	t.Run("PartitionOneWay", s.partitionOneWay)
 	t.Run("PartitionBothWays", s.partitionBothWays)
 	t.Run("PartitionOutlastsPower", s.partitionOutlastsPower)
-	t.Run("Freeze", s.freeze)
-	t.Run("PowerOffWhileFrozen", s.powerOffWhileFrozen)
+	Freeze(t, o)
 	if o.Disk == "" {
 		return
 	}
@@ -53,6 +52,14 @@ func Run(t *testing.T, o Options) {
 	t.Run("Wipe", s.wipe)
 	t.Run("DiskStats", s.diskStats)
 	t.Run("DiskIsPrivate", s.diskIsPrivate)
+}
+
+// Freeze runs the part of the suite that is about freezing, for places that do
+// it in several ways.
+func Freeze(t *testing.T, o Options) {
+	s := suite{o}
+	t.Run("Freeze", s.freeze)
+	t.Run("PowerOffWhileFrozen", s.powerOffWhileFrozen)
 }
 
 type suite struct{ Options }

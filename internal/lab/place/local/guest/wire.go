@@ -79,8 +79,8 @@ type Ended struct {
 	Status uint32 `json:"status"`
 }
 
-// Kill may follow a Request on its stream: the program's session leader's
-// process group is killed.
+// Kill may follow a Request on its stream: the program's process group, which
+// it leads, is killed.
 type Kill struct{}
 
 const maxFDs = 4
@@ -116,7 +116,7 @@ func Receive(c *net.UnixConn, v any) (fds []int, rest io.Reader, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	line := buf[:n]
+	line := bytes.Clone(buf[:n])
 	for !bytes.ContainsRune(line, '\n') {
 		n, err := c.Read(buf)
 		if err != nil {
@@ -130,7 +130,7 @@ func Receive(c *net.UnixConn, v any) (fds []int, rest io.Reader, err error) {
 		CloseAll(fds)
 		return nil, nil, fmt.Errorf("message on a host's socket: %w", err)
 	}
-	return fds, io.MultiReader(bytes.NewReader(bytes.Clone(tail)), c), nil
+	return fds, io.MultiReader(bytes.NewReader(tail), c), nil
 }
 
 // ReceiveFDs reads once and returns the descriptors that came along, all
