@@ -17,8 +17,31 @@ type comparisonRow struct {
 	Bar                           interval
 	Published                     string // elsewhere; never mixed with Ratio
 	Ref                           string
-	Note                          string
 	ratio                         result.Comparison
+}
+
+// comparisonTable is some of the ratios; Published is whether any has a
+// counterpart elsewhere.
+type comparisonTable struct {
+	Rows      []comparisonRow
+	Published bool
+}
+
+// fewComparisons may all stand in one table.
+const fewComparisons = 10
+
+// splitComparisons keeps the ratios that one decides by in sight when there are
+// many: those of latency and those with a published counterpart.
+func splitComparisons(rows []comparisonRow) (first, more comparisonTable) {
+	for _, r := range rows {
+		t := &first
+		if len(rows) > fewComparisons && r.Published == "" && !strings.Contains(r.ratio.Metric, "latency") {
+			t = &more
+		}
+		t.Rows = append(t.Rows, r)
+		t.Published = t.Published || r.Published != ""
+	}
+	return first, more
 }
 
 func comparisonRows(run *result.Run) []comparisonRow {
@@ -33,14 +56,37 @@ func comparisonRows(run *result.Run) []comparisonRow {
 	}
 	for _, c := range run.Comparisons {
 		row := comparisonRow{
-			A: c.A, B: c.B, Metric: metricName(c.Metric), Ratio: ratioText(c.Ratio), Interval: ratioText(c.Lo) + "–" + ratioText(c.Hi),
-			Note: c.Note, ratio: c,
-			Bar: interval{Lo: onAxis(c.Lo, reach), Hi: onAxis(c.Hi, reach), At: onAxis(c.Ratio, reach)},
+			A: c.A, B: c.B, Metric: comparedName(c.Metric), Ratio: ratioText(c.Ratio), Interval: ratioText(c.Lo) + "–" + ratioText(c.Hi),
+			ratio: c,
+			Bar:   interval{Lo: onAxis(c.Lo, reach), Hi: onAxis(c.Hi, reach), At: onAxis(c.Ratio, reach)},
 		}
 		row.Reading, row.Different = reading(c, run.Noise)
+		for _, note := range strings.Split(c.Note, "; ") {
+			switch {
+			case note == "":
+			case strings.HasPrefix(note, "published"):
+				row.Published = strings.TrimSpace(strings.TrimPrefix(note, "published"))
+			case note == "no difference" && row.Different:
+				row.Reading, row.Different = "no difference: within the noise", false
+			case note != "no difference":
+				row.Reading += "; " + note
+			}
+		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// comparedName names a metric whose unit cancels in a ratio.
+func comparedName(metric string) string {
+	switch metric {
+	case "latency_mean_ms":
+		return "mean latency"
+	case "tps":
+		return "throughput"
+	}
+	name, _, _ := strings.Cut(metricName(metric), " (")
+	return name
 }
 
 // interval is a bar on an axis from 0 to 100 whose middle is a ratio of 1.
@@ -103,6 +149,7 @@ func noiseLines(run *result.Run) []string {
 // ladder is what a flush costs on one disk: pattern × direct down, call across.
 type ladder struct {
 	Title, Mark string
+	Where       string // whose host it was measured on
 	Calls       []string
 	Rows        []ladderRow
 }
@@ -122,7 +169,7 @@ func ladders(groups []result.Group) []ladder {
 	keys, byBase := bases(groups)
 	var out []ladder
 	for _, k := range keys {
-		flushes := slices.DeleteFunc(slices.Clone(byBase[k]), func(g *result.Group) bool { return g.Experiment != "flush" })
+		flushes := slices.DeleteFunc(slices.Clone(byBase[k]), func(g *result.Group) bool { return g.Experiment != "flush" || g.Params["pattern"] == nil })
 		if len(flushes) > 0 {
 			out = append(out, newLadder(flushes))
 		}
@@ -131,7 +178,10 @@ func ladders(groups []result.Group) []ladder {
 }
 
 func newLadder(groups []*result.Group) ladder {
-	l := ladder{Title: result.On(groups[0].Setup, groups[0].Params), Mark: mark(groups[0].Simulated)}
+	l := ladder{Title: result.DiskLabel(groups[0].Params), Mark: mark(groups[0].Simulated)}
+	if s := groups[0].Setup; s != "" && s != "disk" {
+		l.Where = "on the host of " + s
+	}
 	slowest := 0.0
 	for _, g := range groups {
 		if call := result.ParamText(g.Params["call"]); !slices.Contains(l.Calls, call) {
@@ -164,7 +214,7 @@ func newLadder(groups []*result.Group) ladder {
 
 var (
 	callOrder    = []string{"fdatasync", "fsync", "O_DSYNC", "o_dsync"}
-	patternOrder = []string{"append", "fallocated", "unwritten", "zero-filled", "same-block"}
+	patternOrder = []string{"zero-filled", "same-block", "append", "fallocated"}
 )
 
 func rank(order []string, s string) int {

@@ -64,10 +64,10 @@ func faultGroups(run *result.Run, groups []result.Group, ids cellIDs) []faultGro
 }
 
 func newFaultGroup(g *result.Group, ids cellIDs, sentence string, brief bool) faultGroup {
-	one, _ := result.FaultNoun(g.Cells[0].Fault, g.Experiment)
+	one, _ := result.FaultNoun(g.Fault(), g.Experiment)
 	f := faultGroup{badge: newBadge(g.Verdict(), true), ID: groupID(g), Title: result.On(g.Setup, g.Params) + ": " + one,
 		Mark: mark(g.Simulated), Sentence: sentence, Phases: phases(g), Open: len(g.Cells) <= openUpTo && !brief, Fault: one}
-	if c := result.Conditions(g.Params); c != "" {
+	if c := g.Conditions(); c != "" {
 		f.Title += ", " + c
 	}
 	s, ok := spanOf(g.Cells)

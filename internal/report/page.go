@@ -29,6 +29,8 @@ type page struct {
 	RoundTrips              []roundTripRow
 	Ladders                 []ladder
 	Comparisons             []comparisonRow
+	MainComparisons         comparisonTable
+	MoreComparisons         *comparisonTable // nil when the first table has them all
 	Noise                   []string
 	Published               []publishedRow
 	Sources                 []source
@@ -86,6 +88,10 @@ func newPage(run *result.Run) *page {
 	p.Comparisons = comparisonRows(run)
 	p.Noise = noiseLines(run)
 	p.Published, p.Sources = publishedFor(groups, p.Comparisons)
+	main, more := splitComparisons(p.Comparisons)
+	if p.MainComparisons = main; len(more.Rows) > 0 {
+		p.MoreComparisons = &more
+	}
 	p.Dots = dotPlots(groups)
 	p.CCDFs = ccdfs(groups)
 	p.Groups = faultGroups(run, groups, ids)
@@ -198,12 +204,15 @@ func describeBase(groups []result.Group, s result.Summary) (promised bool, kind 
 }
 
 func (p *page) attention(groups []result.Group, ids cellIDs) {
-	for _, v := range []string{result.Broken, result.Unknown, result.Invalid} {
+	for _, v := range []string{result.Broken, result.Unknown, result.Invalid, result.Held} {
 		for i := range groups {
 			g := &groups[i]
+			if v == result.Held && g.IsFault() {
+				continue // its reason is that nothing is wrong
+			}
 			n := 0
 			for _, c := range g.Cells {
-				if c.Verdict != v {
+				if c.Verdict != v || v == result.Held && c.Why == "" {
 					continue
 				}
 				if n++; n > maxAttention {
@@ -213,10 +222,14 @@ func (p *page) attention(groups []result.Group, ids cellIDs) {
 				if why == "" {
 					why = "no reason was recorded"
 				}
-				p.Attention = append(p.Attention, attention{newBadge(v, true), ids.link(c), cellTitle(c), why})
+				id := ""
+				if g.IsFault() { // only faults are shown cell by cell
+					id = ids[c]
+				}
+				p.Attention = append(p.Attention, attention{newBadge(v, g.IsFault()), id, fmt.Sprintf("%s, repetition %d", groupTitle(g), c.Repetition), why})
 			}
 			if n > maxAttention {
-				more := attention{badge: newBadge(v, true), Title: groupTitle(g), Why: fmt.Sprintf("and %d more like these", n-maxAttention)}
+				more := attention{badge: newBadge(v, g.IsFault()), Title: groupTitle(g), Why: fmt.Sprintf("and %d more like these", n-maxAttention)}
 				if g.IsFault() {
 					more.ID = groupID(g)
 				}
@@ -229,16 +242,10 @@ func (p *page) attention(groups []result.Group, ids cellIDs) {
 // groupTitle names a group in full.
 func groupTitle(g *result.Group) string {
 	parts := []string{result.On(g.Setup, g.Params), g.Experiment}
-	if cond := result.Conditions(g.Params); cond != "" {
+	if cond := g.Conditions(); cond != "" {
 		parts = append(parts, cond)
 	}
 	return strings.Join(parts, ", ")
-}
-
-// cellTitle names one cell in full.
-func cellTitle(c *result.Cell) string {
-	g := result.Group{Setup: c.Setup, Experiment: c.Experiment, Params: c.Params}
-	return fmt.Sprintf("%s, repetition %d", groupTitle(&g), c.Repetition)
 }
 
 func upperFirst(s string) string {
@@ -258,6 +265,7 @@ func newCellIDs(groups []result.Group) cellIDs {
 	used := map[string]int{}
 	for i := range groups {
 		base := groupID(&groups[i])
+		used[base]++
 		for _, c := range groups[i].Cells {
 			id := fmt.Sprintf("%s-r%d", base, c.Repetition)
 			used[id]++
@@ -270,14 +278,6 @@ func newCellIDs(groups []result.Group) cellIDs {
 	return ids
 }
 
-// link is the anchor of a cell that the page shows; only faults have one.
-func (ids cellIDs) link(c *result.Cell) string {
-	if c.Fault == "" && c.Promise == nil {
-		return ""
-	}
-	return ids[c]
-}
-
 func groupID(g *result.Group) string {
 	parts := []string{g.Setup, result.DiskLabel(g.Params), g.Experiment}
 	for _, k := range []string{"clients", "mode", "pattern", "call", "direct", "lag_ms", "interval_ms"} {
@@ -285,7 +285,7 @@ func groupID(g *result.Group) string {
 			parts = append(parts, strings.TrimSuffix(k, "_ms")+v)
 		}
 	}
-	if !g.Simulated {
+	if parts = append(parts, g.Extra); !g.Simulated {
 		parts = append(parts, "real")
 	}
 	return slug(strings.Join(parts, " "))

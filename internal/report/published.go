@@ -68,10 +68,7 @@ func publishedFor(groups []result.Group, comparisons []comparisonRow) (rows []pu
 		c := &comparisons[i]
 		if text, ref := publishedRatio(c.ratio); text != "" {
 			refs[ref] = true
-			c.Ref = ref
-			if !strings.Contains(strings.ToLower(c.Note), "publi") { // the run may have brought it along
-				c.Published = text
-			}
+			c.Ref, c.Published = ref, text // in place of what the run brought along, which names its source in full
 		}
 	}
 	for _, s := range sources() {

@@ -113,7 +113,7 @@ func newOverview(groups []result.Group) overview {
 		if len(faults) > 0 {
 			o.HasFault, any = true, true
 			if o.Fault == "" {
-				one, many := result.FaultNoun(faults[0].Cells[0].Fault, faults[0].Experiment)
+				one, many := result.FaultNoun(faults[0].Fault(), faults[0].Experiment)
 				o.Fault, o.Faults = upperFirst(one), many
 			}
 			worst = row.addFaults(faults)
@@ -166,10 +166,10 @@ type faultRow struct {
 
 func newFaultRow(g *result.Group) faultRow {
 	usable := g.Usable()
-	one, _ := result.FaultNoun(g.Cells[0].Fault, g.Experiment)
+	one, _ := result.FaultNoun(g.Fault(), g.Experiment)
 	row := faultRow{
 		badge: newBadge(g.Verdict(), true), Setup: g.Setup, Disk: result.DiskLabel(g.Params), Mark: mark(g.Simulated),
-		Fault: one, Conditions: result.Conditions(g.Params), Cuts: result.Count(float64(len(usable))), Promise: cmp.Or(g.Promise().Words(), "–"),
+		Fault: one, Conditions: g.Conditions(), Cuts: result.Count(float64(len(usable))), Promise: cmp.Or(g.Promise().Words(), "–"),
 	}
 	if len(usable) < len(g.Cells) {
 		row.Cuts += " of " + result.Count(float64(len(g.Cells)))
@@ -275,7 +275,7 @@ func otherRows(groups []result.Group) []otherRow {
 			continue
 		}
 		title := result.On(g.Setup, g.Params)
-		if c := result.Conditions(g.Params); c != "" {
+		if c := g.Conditions(); c != "" {
 			title += ", " + c
 		}
 		row := otherRow{badge: newBadge(g.Verdict(), false), Title: title, Experiment: g.Experiment, Mark: mark(g.Simulated)}

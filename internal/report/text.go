@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"image/color"
 	"io"
+	"slices"
 	"strings"
 
 	"charm.land/lipgloss/v2"
@@ -74,7 +75,7 @@ func (t *text) page(p *page) {
 		t.wrapped("! ", "  ", p.Selftest)
 	}
 	t.verdicts(p)
-	t.overview(p.Overview)
+	t.overview(p.Overview, severalClients(p.Commits))
 	t.commits(p)
 	t.faults(p)
 	t.comparisons(p)
@@ -86,12 +87,13 @@ func (t *text) page(p *page) {
 	t.environment(p)
 	t.list("What is simulated", p.SimulatedHow)
 	t.list("What this does not prove", p.NotProven)
+	t.tally(p)
 }
 
 func (t *text) verdicts(p *page) {
 	t.heading("Verdicts")
 	if p.Empty {
-		t.line("No cell has finished, so there is nothing to judge.")
+		t.wrapped("", "", "No cell has finished, so there is nothing to judge.")
 	}
 	for _, v := range p.Verdicts {
 		// The badge stands alone in its column, so that verdicts line up.
@@ -110,6 +112,31 @@ func (t *text) verdicts(p *page) {
 	}
 }
 
+// tally ends the report: on a terminal the last line is the one in sight.
+func (t *text) tally(p *page) {
+	if len(p.Tally) == 0 {
+		return
+	}
+	t.line("")
+	line, used := t.bold("Setups:"), len("Setups:")
+	for i, n := range p.Tally {
+		word := n.Symbol + " " + n.Word
+		count := fmt.Sprintf(" %d ", n.N)
+		end := ","
+		if i == len(p.Tally)-1 {
+			end = ""
+		}
+		if w := lipgloss.Width(count + word + end); used+w > t.width {
+			t.line(line)
+			line, used = "", w
+		} else {
+			used += w
+		}
+		line += count + t.paint(n.badge, word) + end
+	}
+	t.line(line)
+}
+
 // tilde marks simulated rows.
 func tilde(mark string) string {
 	if mark == "simulated" {
@@ -118,12 +145,12 @@ func tilde(mark string) string {
 	return ""
 }
 
-func (t *text) overview(o overview) {
+func (t *text) overview(o overview, severalClients bool) {
 	if len(o.Rows) == 0 {
 		return
 	}
 	t.heading("Comparison (~ simulated)")
-	if o.HasCommit {
+	if o.HasCommit && !severalClients {
 		rows := [][]string{}
 		for _, r := range o.Rows {
 			if r.CommitRuns > 0 {
@@ -140,21 +167,23 @@ func (t *text) overview(o overview) {
 				rows = append(rows, []string{r.Setup, r.Disk + tilde(r.Mark), r.Cuts, r.Acked, r.Lost, r.LostMs, r.FirstAck.Main, r.Promise, r.Symbol + " " + r.Word})
 			}
 		}
-		t.table(o.Fault+" (all of a setup; promise: what it may lose)",
-			[]string{"setup", "disk", "judged", "acked", "lost", "lost ms", "first ack ms", "promise", "verdict"}, rows, 2, 7, 8)
+		t.table(o.Fault+" (all of a setup; again: to the first acknowledged write; promise: what it may lose)",
+			[]string{"setup", "disk", "judged", "acked", "lost", "lost ms", "again ms", "promise", "verdict"}, rows, 2, 7, 8)
 	}
+}
+
+func severalClients(rows []commitRow) bool {
+	return len(rows) > 0 && rows[0].clients != rows[len(rows)-1].clients // they are sorted by it
 }
 
 // commits lists all numbers of clients, when there is more than the overview shows.
 func (t *text) commits(p *page) {
-	clients := map[float64]bool{}
 	rows := [][]string{}
 	for _, r := range p.Commits {
-		clients[r.clients] = true
 		rows = append(rows, []string{r.Setup, r.Disk + tilde(r.Mark), r.Clients, both(r.Mean), r.P50.Main, r.P99.Main, r.TPS.Main, r.Runs})
 	}
-	if len(clients) > 1 {
-		t.table("Commit, by clients", []string{"setup", "disk", "clients", "mean ms", "p50 ms", "p99 ms", "tps", "runs"}, rows, 2)
+	if severalClients(p.Commits) {
+		t.table("Commit (medians of the runs; the mean with its range)", []string{"setup", "disk", "clients", "mean ms", "p50 ms", "p99 ms", "tps", "runs"}, rows, 2)
 	}
 }
 
@@ -175,11 +204,11 @@ func (t *text) faults(p *page) {
 		if r.Conditions != "" {
 			name = r.Conditions
 		}
-		rows = append(rows, []string{r.Setup + tilde(r.Mark), r.Disk, name, r.Cuts, r.Lost, r.Unknown + " (" + r.Recovered + ")", r.Refused,
+		rows = append(rows, []string{r.Setup, r.Disk + tilde(r.Mark), name, r.Cuts, r.Lost, r.Unknown + " (" + r.Recovered + ")", r.Refused,
 			r.Ghost + "/" + r.Phantom + "/" + r.Twice, r.Gap.Main})
 	}
 	t.table("Faults, by group (ghosts, phantoms, written twice: g/p/t)",
-		[]string{"setup", "disk", "fault", "judged", "lost", "unknown (there)", "refused", "g/p/t", "gap ms"}, rows, 3)
+		[]string{"setup", "disk", "fault", "judged", "lost", "unkn. (there)", "refused", "g/p/t", "gap ms"}, rows, 3)
 }
 
 func (t *text) comparisons(p *page) {
@@ -188,12 +217,23 @@ func (t *text) comparisons(p *page) {
 	}
 	t.heading("Ratios (A / B, 95 % interval over repetitions)")
 	rows := [][]string{}
-	for _, c := range p.Comparisons {
-		rows = append(rows, []string{c.A + "\n" + c.B, c.Metric, c.Ratio, c.Interval, c.Reading, published(c)})
+	for _, c := range p.MainComparisons.Rows {
+		row := []string{c.A + "\n÷ " + c.B, c.Metric, c.Ratio, c.Interval, c.Reading}
+		if p.MainComparisons.Published {
+			row = append(row, published(c))
+		}
+		rows = append(rows, row)
 	}
-	t.table("", []string{"A, and B below it", "metric", "A / B", "interval", "reading", "published*"}, rows, 2, 4, 5)
-	if len(p.Sources) > 0 {
-		t.line("* measured elsewhere by others; see below")
+	headers := []string{"A ÷ B", "metric", "ratio", "interval", "reading"}
+	if p.MainComparisons.Published {
+		headers = append(headers, "published*")
+	}
+	t.table("", headers, rows, 2, 4, 5)
+	if p.MoreComparisons != nil {
+		t.wrapped("", "", fmt.Sprintf("%d further ratios are in report.html and run.json.", len(p.MoreComparisons.Rows)))
+	}
+	if p.MainComparisons.Published {
+		t.wrapped("* ", "  ", "measured elsewhere by others; see below")
 	}
 	for _, n := range p.Noise {
 		t.wrapped("", "", "Noise between equal cells: "+n+".")
@@ -210,7 +250,11 @@ func published(c comparisonRow) string {
 
 func (t *text) ladders(p *page) {
 	for _, l := range p.Ladders {
-		t.heading("Flush ladder, " + l.Title + tilde(l.Mark) + ": p50 (p99) in ms")
+		title := "Flush ladder, " + l.Title + tilde(l.Mark)
+		if l.Where != "" {
+			title += " " + l.Where
+		}
+		t.heading(title + ": p50 (p99) in ms")
 		rows := [][]string{}
 		for _, r := range l.Rows {
 			row := []string{r.Pattern, r.IO}
@@ -226,7 +270,7 @@ func (t *text) ladders(p *page) {
 			}
 			rows = append(rows, row)
 		}
-		t.table("", append([]string{"pattern", "I/O"}, l.Calls...), rows, 2)
+		t.table("", slices.Concat([]string{"pattern", "I/O"}, l.Calls), rows, 2)
 	}
 }
 
@@ -316,25 +360,44 @@ func (t *text) table(caption string, headers []string, rows [][]string, left int
 	if caption != "" {
 		t.wrapped("", "", caption)
 	}
-	isLeft := func(col int) bool {
-		for _, c := range also {
-			if c == col {
-				return true
-			}
-		}
-		return col < left
-	}
+	isLeft := func(col int) bool { return col < left || slices.Contains(also, col) }
 	for i := range rows {
 		for j := range rows[i] {
 			rows[i][j] = plainLines(rows[i][j])
 		}
 	}
-	tb := table.New().Headers(headers...).Rows(rows...).
+	for i := range headers {
+		headers[i] = plain(headers[i])
+	}
+	fitted := rows
+	widths := map[int]int{} // of the columns that had to be narrowed
+	out := t.render(headers, rows, isLeft)
+	for lipgloss.Width(out) > t.width {
+		col, width := widestLeft(fitted, isLeft)
+		if col < 0 {
+			break
+		}
+		excess := lipgloss.Width(out) - t.width
+		widths[col] = max(narrowest, width-max(1, excess/2)) // by halves, so that no one column pays for all
+		fitted = narrowed(rows, widths)
+		out = t.render(headers, fitted, isLeft)
+	}
+	if lipgloss.Width(out) > t.width {
+		t.records(headers, rows)
+		return
+	}
+	for _, l := range strings.Split(out, "\n") {
+		t.line(strings.TrimRight(l, " "))
+	}
+}
+
+func (t *text) render(headers []string, rows [][]string, isLeft func(col int) bool) string {
+	return table.New().Headers(headers...).Rows(rows...).
 		Border(lipgloss.NormalBorder()).BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderColumn(false).
 		StyleFunc(func(row, col int) lipgloss.Style {
-			s := lipgloss.NewStyle().PaddingRight(2)
-			if col == len(headers)-1 {
-				s = s.PaddingRight(0)
+			s := lipgloss.NewStyle()
+			if col < len(headers)-1 {
+				s = s.PaddingRight(2)
 			}
 			if !isLeft(col) {
 				s = s.Align(lipgloss.Right)
@@ -343,16 +406,56 @@ func (t *text) table(caption string, headers []string, rows [][]string, left int
 				s = s.Bold(true)
 			}
 			return s
-		})
-	out := tb.String()
-	if lipgloss.Width(out) > t.width {
-		out = tb.Width(t.width).String()
-	}
-	for _, l := range strings.Split(out, "\n") {
-		if !t.color {
-			l = strings.TrimRight(l, " ")
+		}).String()
+}
+
+// narrowest is how far a column of words is broken up to make a table fit.
+const narrowest = 9
+
+// widestLeft is the widest column of words that can still be broken up and its
+// width, -1 if none can. Figures are never broken.
+func widestLeft(rows [][]string, isLeft func(col int) bool) (best, width int) {
+	best, width = -1, narrowest
+	for col := range rows[0] {
+		if !isLeft(col) {
+			continue
 		}
-		t.line(l)
+		for _, r := range rows {
+			if w := lipgloss.Width(r[col]); w > width {
+				best, width = col, w
+			}
+		}
+	}
+	return best, width
+}
+
+// narrowed breaks the lines of some columns so that they fit their widths.
+func narrowed(rows [][]string, widths map[int]int) [][]string {
+	out := make([][]string, len(rows))
+	for i, r := range rows {
+		out[i] = slices.Clone(r)
+		for col, width := range widths {
+			var lines []string
+			for _, l := range strings.Split(r[col], "\n") {
+				lines = append(lines, wrapAt(l, width)...)
+			}
+			out[i][col] = strings.Join(lines, "\n")
+		}
+	}
+	return out
+}
+
+// records writes the rows one below the other, for a terminal that is too narrow.
+func (t *text) records(headers []string, rows [][]string) {
+	for i, r := range rows {
+		if i > 0 {
+			t.line("")
+		}
+		for j, v := range r {
+			if v != "" {
+				t.wrapped("  ", "    ", headers[j]+": "+v)
+			}
+		}
 	}
 }
 
@@ -371,7 +474,7 @@ func (t *text) line(s string) {
 // wrapped writes a paragraph with a prefix for its first and for its other lines.
 func (t *text) wrapped(first, rest, s string) {
 	prefix := first
-	for _, l := range wrap(s, t.width-len([]rune(first))) {
+	for _, l := range wrap(s, t.width-max(lipgloss.Width(first), lipgloss.Width(rest))) {
 		t.line(prefix + l)
 		prefix = rest
 	}

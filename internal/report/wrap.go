@@ -1,19 +1,27 @@
 package report
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 
 	"charm.land/lipgloss/v2"
 )
 
+// glue keeps a figure and its unit together.
+var glue = regexp.MustCompile(`(\d) (%|ms\b|s\b|min\b|×)`)
+
+const nbsp = "\u00a0"
+
 // wrap breaks a text into lines of at most width columns, between words where
-// there are any. It returns at least one line.
-func wrap(s string, width int) []string {
-	width = max(width, 10)
+// there are any and not between a figure and its unit. It returns at least one line.
+func wrap(s string, width int) []string { return wrapAt(s, max(width, 10)) }
+
+func wrapAt(s string, width int) []string {
+	s = glue.ReplaceAllString(strings.Join(strings.Fields(plain(s)), " "), "$1"+nbsp+"$2")
 	var lines []string
 	line := ""
-	for _, word := range strings.Fields(plain(s)) {
+	for _, word := range strings.Split(s, " ") {
 		for lipgloss.Width(word) > width { // a word that fits no line
 			head := cutAt(word, width)
 			if line != "" {
@@ -33,6 +41,9 @@ func wrap(s string, width int) []string {
 	}
 	if line != "" || len(lines) == 0 {
 		lines = append(lines, line)
+	}
+	for i := range lines {
+		lines[i] = strings.ReplaceAll(lines[i], nbsp, " ")
 	}
 	return lines
 }

@@ -17,6 +17,7 @@ type Group struct {
 	Params     map[string]any
 	Simulated  bool
 	Cells      []*Cell // by repetition
+	Extra      string  // params beyond Conditions that tell it from its like: "rate 500"
 }
 
 // Key names the group that a cell belongs to. Equal params have equal keys,
@@ -61,8 +62,64 @@ func Groups(run *Run) []Group {
 			cmp.Compare(a.Experiment, b.Experiment), compareParams(a.Params, b.Params),
 			cmp.Compare(strconv.FormatBool(a.Simulated), strconv.FormatBool(b.Simulated)))
 	})
+	tellApart(groups)
 	return groups
 }
+
+// tellApart fills Extra where setup, disk, experiment and conditions are the
+// same: with the params that differ.
+func tellApart(groups []Group) {
+	alike := map[string][]*Group{}
+	for i := range groups {
+		g := &groups[i]
+		k := strings.Join([]string{g.Setup, DiskLabel(g.Params), g.Experiment, Conditions(g.Params), strconv.FormatBool(g.Simulated)}, "\x00")
+		alike[k] = append(alike[k], g)
+	}
+	for _, same := range alike {
+		values := map[string]map[string]bool{}
+		for _, g := range same {
+			for k := range g.Params {
+				values[k] = map[string]bool{}
+			}
+		}
+		for k, seen := range values {
+			for _, g := range same {
+				seen[ParamText(g.Params[k])] = true
+			}
+		}
+		for _, g := range same {
+			var parts []string
+			for _, k := range sortedKeys(values) {
+				if v := ParamText(g.Params[k]); len(values[k]) > 1 && v != "" {
+					parts = append(parts, strings.ReplaceAll(k, "_", " ")+" "+v)
+				}
+			}
+			g.Extra = strings.Join(parts, ", ")
+		}
+	}
+}
+
+// Conditions says what distinguishes the group beyond setup and disk, "" if nothing does.
+func (g *Group) Conditions() string {
+	c := Conditions(g.Params)
+	if c == "" || g.Extra == "" {
+		return c + g.Extra
+	}
+	return c + ", " + g.Extra
+}
+
+// Fault is what was done to the group's setup, "" for a measurement.
+func (g *Group) Fault() string {
+	for _, c := range g.Cells {
+		if c.Fault != "" {
+			return c.Fault
+		}
+	}
+	return ""
+}
+
+// faultExperiments inject a fault even in cells that failed before they could say so.
+var faultExperiments = []string{"power-off", "host-lost", "two-hosts", "site-loss", "lose-standbys", "partition", "freeze", "restart", "failover"}
 
 // setupOrder is the order in which readers expect the known setups.
 var setupOrder = []string{"", "disk", "host", "pg-single", "pg-async", "pg-remote-write", "pg-any1", "pg-remote-apply",
@@ -180,6 +237,9 @@ func (g *Group) Disk() string { return ParamText(g.Params["disk"]) }
 
 // IsFault tells a group that injected a fault from one that only measured.
 func (g *Group) IsFault() bool {
+	if slices.Contains(faultExperiments, g.Experiment) {
+		return true
+	}
 	for _, c := range g.Cells {
 		if c.Fault != "" || c.Promise != nil {
 			return true

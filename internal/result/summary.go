@@ -167,10 +167,13 @@ func shortFault(g *Group, first bool) string {
 
 // faultsText counts faults and says under which conditions they struck.
 func faultsText(g *Group, n int) string {
-	one, many := FaultNoun(g.Cells[0].Fault, g.Experiment)
+	one, many := FaultNoun(g.Fault(), g.Experiment)
 	text := plural(n, one, many)
 	if ms, ok := Number(g.Params["lag_ms"]); ok && ms > 0 {
 		text += " with the standbys cut off " + Duration(ms) + " before"
+	}
+	if g.Extra != "" {
+		text += " (" + g.Extra + ")"
 	}
 	return text
 }
@@ -178,7 +181,7 @@ func faultsText(g *Group, n int) string {
 // faultClause: what was lost in how many faults, how sure that is, and how long
 // the setup took until it wrote again. A short one leaves the reasons out.
 func faultClause(g *Group, short bool) string {
-	one, many := FaultNoun(g.Cells[0].Fault, g.Experiment)
+	one, many := FaultNoun(g.Fault(), g.Experiment)
 	usable := g.Usable()
 	why := because(g, Unknown, Invalid)
 	if short {

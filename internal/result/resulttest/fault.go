@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-db/holdfast/internal/result"
 )
 
-// PowerOff draws one power cut of the model's primary: 10 s of load at about
+// powerOff draws one power cut of the model's primary: 10 s of load at about
 // 200 writes a second, the cut at 0, recovery, and 10 s more.
-func PowerOff(rng *rand.Rand, m model, lagMs, rep int) result.Cell {
+func powerOff(rng *rand.Rand, m model, lagMs, rep int) result.Cell {
 	first := m.firstAckMs * (0.85 + 0.4*rng.Float64())
 	c := result.Cell{
 		Setup: m.setup, Experiment: "power-off", Repetition: rep, Fault: "host-power", Promise: &m.promise,

@@ -76,11 +76,11 @@ func Sample(seed uint64, cuts int) *result.Run {
 			}
 		}
 		for rep := 1; rep <= cuts; rep++ {
-			run.Cells = append(run.Cells, PowerOff(rng, m, 0, rep))
+			run.Cells = append(run.Cells, powerOff(rng, m, 0, rep))
 		}
 		if m.setup == "pg-async" || m.setup == "pg-any1" {
 			for rep := 1; rep <= min(cuts, 6); rep++ {
-				run.Cells = append(run.Cells, PowerOff(rng, m, 1500, rep))
+				run.Cells = append(run.Cells, powerOff(rng, m, 1500, rep))
 			}
 		}
 	}
