@@ -73,11 +73,11 @@ func (c *Config) complete() error {
 	c.ProbeTimeoutMs = cmp.Or(c.ProbeTimeoutMs, 1000)
 	c.SuspectAfterMs = cmp.Or(c.SuspectAfterMs, 250)
 	c.CollectorTimeoutMs = cmp.Or(c.CollectorTimeoutMs, 3000)
-	for name, v := range map[string]string{
-		"collector": c.Collector, "token": c.Token, "user": c.User, "database": c.Database, "table": c.Table,
+	for _, x := range [][2]string{
+		{"collector", c.Collector}, {"token", c.Token}, {"user", c.User}, {"database", c.Database}, {"table", c.Table},
 	} {
-		if v == "" {
-			return fmt.Errorf("%q is missing", name)
+		if x[1] == "" {
+			return fmt.Errorf("%q is missing", x[0])
 		}
 	}
 	if len(c.Targets) == 0 {

@@ -68,7 +68,10 @@ func Run(ctx context.Context, cfg *Config) error {
 		why = cause.Error()
 	}
 	err = s.bye(why)
-	s.nc.Close()
+	// The collector closes the connection: were it closed here with something
+	// unread, the last frames might be lost.
+	limit := time.AfterFunc(s.timeout, func() { s.nc.Close() })
+	defer limit.Stop()
 	listening.Wait()
 	return err
 }

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -28,6 +29,7 @@ const (
 	codeSwitched      = "switched"
 	codeProtocol      = "protocol"
 	codeNoRow         = "no-row"
+	codeNoState       = "no-sqlstate"
 )
 
 // judge applies rule 1 of the rules of evidence to one autocommit INSERT that
@@ -51,7 +53,7 @@ func judge(a *answer) (history.Outcome, string) {
 	case a.failed && a.ready && a.severity == "ERROR" && rulesOut(a.code, a.completed):
 		return history.Refused, a.code
 	case a.failed:
-		return history.Unknown, a.code
+		return history.Unknown, cmp.Or(a.code, codeNoState)
 	case a.err != nil:
 		return history.Unknown, netCode(a.err)
 	case a.syncCancelled:
@@ -124,6 +126,7 @@ func netCode(err error) string {
 		code string
 	}{
 		{errSwitched, codeSwitched},
+		{errProtocol, codeProtocol},
 		{syscall.ECONNREFUSED, "connection-refused"},
 		{syscall.ECONNRESET, "reset"},
 		{syscall.EPIPE, "broken-pipe"},
@@ -144,4 +147,7 @@ func netCode(err error) string {
 	return "io"
 }
 
-var errSwitched = errors.New("another server is writable")
+var (
+	errSwitched = errors.New("another server is writable")
+	errProtocol = errors.New("unexpected message")
+)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 )
 
 const password = "a secret of the test"
@@ -122,10 +123,20 @@ func (s *server) start() {
 	})
 }
 
-// kill ends every process of the server at once.
+// kill ends every process of the server at once, and removes the System V
+// memory that a killed server leaves.
 func (s *server) kill() {
 	if s.cmd == nil {
 		return
+	}
+	segment := -1
+	pid, _ := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+	for line := range strings.Lines(string(pid)) {
+		if f := strings.Fields(line); len(f) == 2 { // key and id of the segment
+			if id, err := strconv.Atoi(f[1]); err == nil {
+				segment = id
+			}
+		}
 	}
 	s.cmd.Process.Signal(syscall.SIGSTOP) // so that it starts no more of them
 	for _, pid := range children(s.cmd.Process.Pid) {
@@ -134,6 +145,9 @@ func (s *server) kill() {
 	s.cmd.Process.Kill()
 	<-s.done
 	s.cmd = nil
+	if segment >= 0 {
+		unix.SysvShmCtl(segment, unix.IPC_RMID, nil)
+	}
 }
 
 func (s *server) connect() (*pgx.Conn, error) {

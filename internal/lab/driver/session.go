@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -92,42 +93,72 @@ func (d *dialer) dial(ctx context.Context, target int) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.prepare(ctx, pc)
+	h, err := pc.Hijack()
 	if err != nil {
 		pc.Conn().Close()
 		return nil, err
 	}
-	s.target = target
+	s := &session{target: target, nc: h.Conn, fe: pgproto3.NewFrontend(h.Conn, h.Conn), now: d.now}
+	s.bind = pgproto3.Bind{PreparedStatement: statement, ParameterFormatCodes: []int16{1}, Parameters: make([][]byte, 4)}
+	unwatch := context.AfterFunc(ctx, func() { s.nc.SetDeadline(time.Unix(1, 0)) })
+	err = s.prepare(d.insert)
+	if !unwatch() { // the deadline is or will be in the past
+		err = ctx.Err()
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
 	return s, nil
 }
 
-func (d *dialer) prepare(ctx context.Context, pc *pgconn.PgConn) (*session, error) {
-	res, err := pc.Exec(ctx, "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool").ReadAll()
-	if err != nil {
-		return nil, err
+// prepare makes sure that the server can be written to, and prepares the INSERT.
+func (s *session) prepare(insert string) error {
+	var answer [][]byte
+	s.fe.SendQuery(&pgproto3.Query{String: "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool"})
+	err := s.roundTrip(func(m pgproto3.BackendMessage) {
+		if row, ok := m.(*pgproto3.DataRow); ok {
+			for _, v := range row.Values {
+				answer = append(answer, bytes.Clone(v))
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(answer) != 2:
+		return errors.New("it does not say whether it is in recovery")
+	case string(answer[0]) != "f":
+		return errStandby
+	case string(answer[1]) != "f":
+		return errReadOnly
 	}
-	if len(res) != 1 || len(res[0].Rows) != 1 || len(res[0].Rows[0]) != 2 {
-		return nil, errors.New("it does not say whether it is in recovery")
+	s.fe.SendParse(&pgproto3.Parse{Name: statement, Query: insert, ParameterOIDs: []uint32{20, 23, 20, 17}}) // int8, int4, int8, bytea
+	s.fe.SendSync(&pgproto3.Sync{})
+	return s.roundTrip(func(pgproto3.BackendMessage) {})
+}
+
+// roundTrip sends what is queued and hands on what comes back until the server
+// is ready; an error that it reports is returned.
+func (s *session) roundTrip(each func(pgproto3.BackendMessage)) error {
+	if err := s.fe.Flush(); err != nil {
+		return err
 	}
-	switch row := res[0].Rows[0]; {
-	case string(row[0]) != "f":
-		return nil, errStandby
-	case string(row[1]) != "f":
-		return nil, errReadOnly
+	var failed error
+	for {
+		m, err := s.fe.Receive()
+		if err != nil {
+			return errors.Join(failed, err)
+		}
+		switch m := m.(type) {
+		case *pgproto3.ErrorResponse:
+			failed = pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.ReadyForQuery:
+			return failed
+		default:
+			each(m)
+		}
 	}
-	if _, err := pc.Prepare(ctx, statement, d.insert, []uint32{20, 23, 20, 17}); err != nil { // int8, int4, int8, bytea
-		return nil, err
-	}
-	if err := pc.SyncConn(ctx); err != nil {
-		return nil, err
-	}
-	h, err := pc.Hijack()
-	if err != nil {
-		return nil, err
-	}
-	s := &session{nc: h.Conn, fe: pgproto3.NewFrontend(h.Conn, h.Conn), now: d.now}
-	s.bind = pgproto3.Bind{PreparedStatement: statement, ParameterFormatCodes: []int16{1}, Parameters: make([][]byte, 4)}
-	return s, nil
 }
 
 // session is a connection with its INSERT prepared. After authentication it
@@ -210,9 +241,6 @@ func (s *session) exchange(w *write, a *answer) {
 		}
 	}
 }
-
-// errProtocol: the server said something that has no place here.
-var errProtocol = errors.New("unexpected message")
 
 func (s *session) take(m pgproto3.BackendMessage, a *answer) {
 	switch m := m.(type) {
