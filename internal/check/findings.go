@@ -116,6 +116,17 @@ func (l *Ledger) zero() (zero, baseline int64, cut bool) {
 	return zero, baseline, cut
 }
 
+// dead returns the time after the cut from which on an answer cannot come from
+// the host that lost its power: the cut itself where no mark says more.
+func (l *Ledger) dead(cut int64) int64 {
+	for _, m := range l.marks {
+		if m.text == history.MarkDead && m.at >= cut {
+			return m.at
+		}
+	}
+	return cut
+}
+
 // fate is what the readings say of one id.
 type fate struct {
 	anywhere, everywhere, twice, disagree, vanished, appeared bool

@@ -16,7 +16,8 @@ type Gaps struct {
 	LongestMs *float64
 	// Open: the longest gap had not ended when the load did; it is a lower bound.
 	Open bool
-	// FirstAckMs is from the cut to the ack of the first write sent after it.
+	// FirstAckMs is from the cut to the ack of the first write sent after it was
+	// confirmed (or after it, where no mark says when that was).
 	FirstAckMs *float64
 	// SustainedMs is from the cut to the start of the first window, beginning no
 	// earlier than that ack, with at least half the former rate.
@@ -87,9 +88,9 @@ func (l *Ledger) gaps(zero, baseline int64, cut bool, window time.Duration) Gaps
 
 // recovery measures when writes worked again after the cut.
 func (l *Ledger) recovery(g *Gaps, cut int64, window time.Duration) {
-	first := int64(-1)
+	first, dead := int64(-1), l.dead(cut)
 	for e := range l.writes() {
-		if e.outcome == history.Acked && e.sent >= cut && (first < 0 || e.at < first) {
+		if e.outcome == history.Acked && e.sent >= dead && (first < 0 || e.at < first) {
 			first = e.at
 		}
 	}
