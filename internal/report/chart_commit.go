@@ -78,8 +78,10 @@ func onWithSpecials(g *result.Group) string {
 		}
 	}
 	name := result.On(g.Setup, params)
-	if c := result.Conditions(params); c != "" {
-		name += ", " + c
+	for _, c := range []string{result.Conditions(params), g.Extra} {
+		if c != "" {
+			name += ", " + c
+		}
 	}
 	return name
 }
@@ -113,6 +115,7 @@ func dotAxis(axis scale, ticks []float64) template.HTML {
 // ccdf shows how often a commit takes longer than so many milliseconds.
 type ccdf struct {
 	Title string
+	What  string // "commits" or "writes"
 	Chart template.HTML
 	Lines []ccdfLine
 }
@@ -131,23 +134,46 @@ func ccdfs(groups []result.Group) []ccdf {
 	clients, by := commitsBy(groups)
 	var out []ccdf
 	for _, n := range clients {
-		var drawn []*result.Group
-		var merged []*hdr.Histogram
-		for _, g := range by[n] {
-			if h := mergedHistogram(g.Usable()); h != nil {
-				drawn, merged = append(drawn, g), append(merged, h)
-			}
-		}
-		// More than one chart rather than curves that nobody can follow.
-		for start := 0; start < len(drawn); start += maxCurves {
-			end := min(start+maxCurves, len(drawn))
-			out = append(out, newCCDF(clientsText(n), drawn[start:end], merged[start:end]))
-		}
+		out = append(out, newCCDFs(clientsText(n), "commits", by[n])...)
 	}
 	return out
 }
 
-func newCCDF(title string, groups []*result.Group, merged []*hdr.Histogram) ccdf {
+// faultCCDFs are of the writes around faults, as the driver saw them.
+func faultCCDFs(groups []result.Group) []ccdf {
+	by := map[string][]*result.Group{}
+	for i := range groups {
+		if g := &groups[i]; g.IsFault() {
+			one, _ := result.FaultNoun(g.Fault(), g.Experiment)
+			by[one] = append(by[one], g)
+		}
+	}
+	var out []ccdf
+	for _, fault := range sorted(by) {
+		out = append(out, newCCDFs(upperFirst(fault), "writes", by[fault])...)
+	}
+	return out
+}
+
+// newCCDFs draws the groups that have histograms: more than one chart rather
+// than curves that nobody can follow.
+func newCCDFs(title, what string, groups []*result.Group) []ccdf {
+	var drawn []*result.Group
+	var merged []*hdr.Histogram
+	for _, g := range groups {
+		if h := mergedHistogram(g.Usable()); h != nil {
+			drawn, merged = append(drawn, g), append(merged, h)
+		}
+	}
+	var out []ccdf
+	for start := 0; start < len(drawn); start += maxCurves {
+		end := min(start+maxCurves, len(drawn))
+		out = append(out, newCCDF(title, what, drawn[start:end], merged[start:end]))
+	}
+	return out
+}
+
+func newCCDF(title, what string, groups []*result.Group, merged []*hdr.Histogram) ccdf {
 	lo, hi, rarest := 1e12, 0.0, 0.1
 	for _, h := range merged {
 		lo = min(lo, float64(h.ValueAtPercentile(1))/1000)
@@ -159,7 +185,7 @@ func newCCDF(title string, groups []*result.Group, merged []*hdr.Histogram) ccdf
 	p := &plot{height: 260, x: x, y: y}
 	p.gridY(logTicksDecades(y.lo, 1), rarity)
 	p.gridX(logTicks(x.lo, x.hi), tickText)
-	c := ccdf{Title: title}
+	c := ccdf{Title: title, What: what}
 	for i, h := range merged {
 		p.path(fmt.Sprintf("curve k%d", i), ccdfPath(p, h))
 		g := groups[i]
@@ -169,7 +195,7 @@ func newCCDF(title string, groups []*result.Group, merged []*hdr.Histogram) ccdf
 			P50: histMs(h, 50), P99: histMs(h, 99), P999: histMs(h, 99.9), Max: result.Figure(float64(h.Max()) / 1000),
 		})
 	}
-	c.Chart = svg(p.html("How many commits take longer than a given time, " + title))
+	c.Chart = svg(p.html("How many " + what + " take longer than a given time, " + title))
 	return c
 }
 

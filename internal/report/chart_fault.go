@@ -46,8 +46,16 @@ func bins(c *result.Cell, s span) []float64 {
 		out[i] = -1
 	}
 	sums := map[int]float64{}
+	first, last := math.MaxInt, -1
 	for _, sec := range c.Series {
-		sums[int(math.Floor(sec.T)-s.from)] += float64(sec.Acked)
+		second := int(math.Floor(sec.T) - s.from)
+		sums[second] += float64(sec.Acked)
+		first, last = min(first, second), max(last, second)
+	}
+	if last-first > 4 {
+		// The load began and ended within these: they are no whole seconds.
+		delete(sums, first)
+		delete(sums, last)
 	}
 	for second, v := range sums {
 		if i := second / width; out[i] < 0 || v < out[i] {
@@ -154,7 +162,7 @@ func (p *plot) marks(phases []phase) {
 		lastAt[i] = -1
 	}
 	for _, ph := range phases {
-		at := (ph.median)/1000 - 0
+		at := ph.median / 1000
 		if at < p.x.lo || at > p.x.hi {
 			continue
 		}
@@ -173,12 +181,11 @@ func (p *plot) marks(phases []phase) {
 
 // phase is one kind of event over the cells of a group.
 type phase struct {
-	Number      int
-	What, At    string
-	Range       string
-	Cells       int
-	median      float64
-	first, last float64
+	Number   int
+	What, At string
+	Range    string
+	Cells    int
+	median   float64
 }
 
 const maxPhases = 12
@@ -194,8 +201,8 @@ func phases(g *result.Group) []phase {
 	for _, what := range sorted(at) {
 		s, _ := result.SpreadOf(at[what])
 		ph := phase{What: what, At: seconds(s.Median), Cells: s.N, median: s.Median}
-		if s.N > 1 {
-			ph.Range = seconds(s.Min) + " to " + seconds(s.Max)
+		if lo, hi := seconds(s.Min), seconds(s.Max); lo != hi {
+			ph.Range = lo + " to " + hi
 		}
 		out = append(out, ph)
 	}

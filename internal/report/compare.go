@@ -154,6 +154,9 @@ type ladder struct {
 	Rows        []ladderRow
 }
 
+// barRem is the length of the longest bar: the same in every column.
+const barRem = 6
+
 type ladderRow struct {
 	Pattern, IO string
 	Cells       []ladderCell
@@ -161,7 +164,7 @@ type ladderRow struct {
 
 type ladderCell struct {
 	P50, P99, Mean string
-	Bar            float64 // share of the ladder's slowest p50, in percent
+	Bar            float64 // length in rem, barRem for the ladder's slowest p50
 	Bad            badge   // set when the figure must not be used
 }
 
@@ -200,7 +203,7 @@ func newLadder(groups []*result.Group) ladder {
 			cell.Bad = newBadge(g.Verdict(), true)
 			continue
 		}
-		cell.P50, cell.Bar = result.Figure(s.Median), round1(100*s.Median/max(slowest, 1e-9))
+		cell.P50, cell.Bar = result.Figure(s.Median), round1(barRem*s.Median/max(slowest, 1e-9))
 		cell.P99, cell.Mean = figure(g, "p99_ms").Main, figure(g, "mean_ms").Main
 	}
 	slices.SortStableFunc(l.Rows, func(a, b ladderRow) int {

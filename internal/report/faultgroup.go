@@ -37,6 +37,13 @@ type faultCell struct {
 
 type eventLine struct{ At, What string }
 
+// maxRecoveries is how many ways of coming back are spelled out for a group.
+const maxRecoveries = 3
+
+// briefFrom is the number of fault cells from which those that held say less, so
+// that a run of hundreds stays a page that one can send.
+const briefFrom = 150
+
 // openUpTo is the number of cells that a group shows without being asked.
 const openUpTo = 8
 
@@ -52,7 +59,13 @@ func faultGroups(run *result.Run, groups []result.Group, ids cellIDs) []faultGro
 			sentences[key] = strings.TrimPrefix(s.Sentence, result.On(s.Setup, s.Params)+": ")
 		}
 	}
-	brief := len(run.Cells) > 150
+	cells := 0
+	for i := range groups {
+		if groups[i].IsFault() {
+			cells += len(groups[i].Cells)
+		}
+	}
+	brief := cells > briefFrom
 	var out []faultGroup
 	for i := range groups {
 		if g := &groups[i]; g.IsFault() {
@@ -92,12 +105,18 @@ func newFaultGroup(g *result.Group, ids cellIDs, sentence string, brief bool) fa
 		f.Cells = append(f.Cells, newFaultCell(c, ids[c], s, ok, brief))
 	}
 	f.Recovery = sorted(recoveries)
+	if n := len(f.Recovery); n > maxRecoveries {
+		f.Recovery = append(f.Recovery[:maxRecoveries], fmt.Sprintf("and %d more ways, each in its cell", n-maxRecoveries))
+	}
 	f.Evidence = strings.Join(sorted(evidence), "; ")
 	return f
 }
 
 func newFaultCell(c *result.Cell, id string, s span, charted, brief bool) faultCell {
-	f := faultCell{badge: newBadge(c.Verdict, true), ID: id, Title: fmt.Sprintf("repetition %d", c.Repetition), Why: c.Why}
+	f := faultCell{badge: newBadge(c.Verdict, true), ID: id, Title: fmt.Sprintf("repetition %d", c.Repetition)}
+	if c.Verdict != result.Held { // what is held is said by its figures
+		f.Why = c.Why
+	}
 	if charted {
 		f.Chart = miniChart(c, s)
 	}
@@ -106,7 +125,7 @@ func newFaultCell(c *result.Cell, id string, s span, charted, brief bool) faultC
 	for _, m := range []struct{ name, text string }{
 		{"acked", "%s acknowledged"}, {"lost", "%s lost"}, {"lost_ms", "over %s ms"}, {"first_ack_ms", "writes again after %s ms"},
 	} {
-		if v, ok := c.Metrics[m.name]; ok {
+		if v, ok := c.Metrics[m.name]; ok && (m.name != "lost_ms" || c.Metrics["lost"] > 0) {
 			parts = append(parts, fmt.Sprintf(m.text, result.Count(v)))
 		}
 	}
@@ -129,6 +148,9 @@ func newFaultCell(c *result.Cell, id string, s span, charted, brief bool) faultC
 				f.More = append(f.More, pair{metricName(name), result.Figure(c.Metrics[name])})
 			}
 		}
+	}
+	if c.Recovery != "" && (!brief || c.Verdict != result.Held) {
+		f.More = append(f.More, pair{"brought back by", c.Recovery})
 	}
 	if c.History != "" {
 		f.More = append(f.More, pair{"history", c.History})

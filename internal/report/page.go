@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"slices"
@@ -35,7 +36,7 @@ type page struct {
 	Published               []publishedRow
 	Sources                 []source
 	Dots                    []dotPlot
-	CCDFs                   []ccdf
+	CCDFs, FaultCCDFs       []ccdf
 	Groups                  []faultGroup
 	Legend                  []legendEntry // of the strips of ids
 	Environment, Versions   []pair
@@ -62,10 +63,19 @@ type verdict struct {
 type attention struct {
 	badge
 	ID, Title, Why string
+	More           int // cells with the same verdict for the same reason
 }
 
-// maxAttention is how many cells of one group are listed with their reasons.
-const maxAttention = 5
+// MoreText counts the other cells.
+func (a attention) MoreText() string {
+	switch a.More {
+	case 0:
+		return ""
+	case 1:
+		return "and 1 more like it"
+	}
+	return "and " + result.Count(float64(a.More)) + " more like it"
+}
 
 func newPage(run *result.Run) *page {
 	groups := result.Groups(run)
@@ -93,7 +103,7 @@ func newPage(run *result.Run) *page {
 		p.MoreComparisons = &more
 	}
 	p.Dots = dotPlots(groups)
-	p.CCDFs = ccdfs(groups)
+	p.CCDFs, p.FaultCCDFs = ccdfs(groups), faultCCDFs(groups)
 	p.Groups = faultGroups(run, groups, ids)
 	p.Legend = fateLegend()
 	p.Environment = environment(run)
@@ -203,40 +213,51 @@ func describeBase(groups []result.Group, s result.Summary) (promised bool, kind 
 	return promised, ""
 }
 
+// attention lists the cells that did not hold with their reasons, and those that
+// held with a reservation; cells of one verdict and one reason are one entry.
 func (p *page) attention(groups []result.Group, ids cellIDs) {
 	for _, v := range []string{result.Broken, result.Unknown, result.Invalid, result.Held} {
+		entries := map[string]*attention{}
+		var order []*attention
 		for i := range groups {
 			g := &groups[i]
 			if v == result.Held && g.IsFault() {
 				continue // its reason is that nothing is wrong
 			}
-			n := 0
 			for _, c := range g.Cells {
 				if c.Verdict != v || v == result.Held && c.Why == "" {
 					continue
 				}
-				if n++; n > maxAttention {
+				reason := alike(c.Why)
+				if g.IsFault() && v == result.Broken {
+					reason = groupID(g) // losses differ in their counts only
+				}
+				if e := entries[reason]; e != nil {
+					e.More++
 					continue
 				}
-				why := c.Why
-				if why == "" {
-					why = "no reason was recorded"
-				}
-				id := ""
+				e := &attention{badge: newBadge(v, g.IsFault()), Title: fmt.Sprintf("%s, repetition %d", groupTitle(g), c.Repetition), Why: cmp.Or(c.Why, "no reason was recorded")}
 				if g.IsFault() { // only faults are shown cell by cell
-					id = ids[c]
+					e.ID = ids[c]
 				}
-				p.Attention = append(p.Attention, attention{newBadge(v, g.IsFault()), id, fmt.Sprintf("%s, repetition %d", groupTitle(g), c.Repetition), why})
-			}
-			if n > maxAttention {
-				more := attention{badge: newBadge(v, g.IsFault()), Title: groupTitle(g), Why: fmt.Sprintf("and %d more like these", n-maxAttention)}
-				if g.IsFault() {
-					more.ID = groupID(g)
-				}
-				p.Attention = append(p.Attention, more)
+				entries[reason] = e
+				order = append(order, e)
 			}
 		}
+		for _, e := range order {
+			p.Attention = append(p.Attention, *e)
+		}
 	}
+}
+
+// alike takes the figures out of a reason, so that those of one kind are one.
+func alike(why string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r == '.' || r == ',' {
+			return -1
+		}
+		return r
+	}, why)
 }
 
 // groupTitle names a group in full.

@@ -299,7 +299,11 @@ func (t *text) attention(p *page) {
 	}
 	t.heading("Cells to look at, and why")
 	for _, a := range p.Attention {
-		for i, l := range wrap(a.Title+": "+a.Why, t.width-12) {
+		words := a.Title + ": " + a.Why
+		if more := a.MoreText(); more != "" {
+			words += " (" + more + ")"
+		}
+		for i, l := range wrap(words, t.width-12) {
 			if i == 0 {
 				t.line(t.paint(a.badge, pad(a.Symbol+" "+a.Word, 11)) + " " + l)
 			} else {

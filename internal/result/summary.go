@@ -78,7 +78,7 @@ func summariseSetup(groups []Group) Summary {
 		clauses = append(clauses, commitClause(commits, true))
 	}
 	if len(flushes) > 0 {
-		clauses = append(clauses, flushClause(flushes))
+		clauses = append(clauses, flushClause(flushes, true))
 	}
 	if len(clauses) == 0 {
 		clauses = asides
@@ -104,7 +104,7 @@ func summariseGroup(g *Group) Summary {
 	case g.Experiment == "commit":
 		clause = commitClause([]*Group{g}, false)
 	case g.Experiment == "flush":
-		clause = flushClause([]*Group{g})
+		clause = flushClause([]*Group{g}, false)
 	case g.Experiment == "round-trip":
 		clause = roundTripClause(g)
 	default:

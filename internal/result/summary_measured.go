@@ -8,11 +8,8 @@ import (
 // commitClause: what a commit costs at each number of clients.
 func commitClause(groups []*Group, short bool) string {
 	var parts []string
-	unusable, cells := 0, 0
 	reps := 0
 	for _, g := range groups {
-		cells += len(g.Cells)
-		unusable += len(g.Cells) - len(g.Usable())
 		metric := "latency_mean_ms"
 		s, ok := g.Spread(metric)
 		if !ok {
@@ -36,25 +33,43 @@ func commitClause(groups []*Group, short bool) string {
 			text += fmt.Sprintf(" (medians of up to %d runs)", reps)
 		}
 	}
-	if unusable > 0 {
-		n := fmt.Sprintf("%d of %s must not be used", unusable, plural(cells, "commit measurement", "commit measurements"))
-		for _, g := range groups {
-			if why := because(g, Unknown, Invalid); why != "" && !short {
-				n += why
-				break
+	return join(text, unusable(groups, "commit measurement", short))
+}
+
+// unusable says how many of the groups' cells gave no figure, "" for none.
+func unusable(groups []*Group, what string, short bool) string {
+	cells, failed, invalid := 0, 0, 0
+	for _, g := range groups {
+		cells += len(g.Cells)
+		for _, c := range g.Cells {
+			switch c.Verdict {
+			case Unknown:
+				failed++
+			case Invalid:
+				invalid++
 			}
 		}
-		text = join(text, n)
+	}
+	var text string
+	of := " of " + plural(cells, what, what+"s")
+	if failed > 0 {
+		text = fmt.Sprintf("%d%s failed", failed, of)
+	}
+	if invalid > 0 {
+		text = join(text, fmt.Sprintf("%d%s must not be used", invalid, of))
+	}
+	for _, g := range groups {
+		if why := because(g, Unknown, Invalid); text != "" && why != "" && !short {
+			return text + why
+		}
 	}
 	return text
 }
 
 // flushClause: the range that the ladder spans; the report has the ladder.
-func flushClause(groups []*Group) string {
+func flushClause(groups []*Group, short bool) string {
 	var medians []float64
-	unusable := 0
 	for _, g := range groups {
-		unusable += len(g.Cells) - len(g.Usable())
 		if s, ok := g.Spread("p50_ms"); ok {
 			medians = append(medians, s.Median)
 		}
@@ -71,10 +86,7 @@ func flushClause(groups []*Group) string {
 		text = fmt.Sprintf("a flush takes %s to %s ms at the median, depending on how one writes and syncs (%d ways)",
 			Figure(s.Min), Figure(s.Max), s.N)
 	}
-	if unusable > 0 {
-		text = join(text, plural(unusable, "flush measurement", "flush measurements")+" must not be used")
-	}
-	return text
+	return join(text, unusable(groups, "flush measurement", short))
 }
 
 func roundTripClause(g *Group) string {

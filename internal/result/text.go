@@ -33,6 +33,9 @@ func On(setup string, params map[string]any) string {
 	return setup + " on " + disk
 }
 
+// usualMode is how load runs unless something else is said.
+const usualMode = "closed-loop"
+
 // Conditions says in words what distinguishes a group beyond setup and disk,
 // "" if nothing does: "1 client", "standbys cut off 1.5 s before".
 func Conditions(params map[string]any) string {
@@ -47,7 +50,7 @@ func Conditions(params map[string]any) string {
 		parts = append(parts, "interval "+Duration(n))
 	}
 	for _, k := range []string{"mode", "pattern", "call"} {
-		if t := ParamText(params[k]); t != "" {
+		if t := ParamText(params[k]); t != "" && t != usualMode {
 			parts = append(parts, t)
 		}
 	}

@@ -19,6 +19,7 @@ func powerOff(rng *rand.Rand, m model, lagMs, rep int) result.Cell {
 		Versions: map[string]string{"postgres": "15.12"},
 		History:  fmt.Sprintf("histories/%s-%s-%d-%03d.hist", m.setup, m.disk, lagMs, rep),
 	}
+	c.Histogram, _ = drawHistogram(rng, m.commitMs[1], 800)
 	d := drawSeconds(rng, &c, first, lagMs > 0 && !m.losesLag)
 	lost := 0
 	switch {
