@@ -115,9 +115,10 @@ func (l *Ledger) add(e *history.Event) error {
 		if l.first < 0 {
 			l.first = at
 		}
-		l.last = at
+		l.last = max(l.last, at)
 		return l.intent(e.ID, at)
 	case history.KindOutcome:
+		l.last = max(l.last, at) // the load goes on until its last answer
 		w, took := l.find(e.ID)
 		if w == nil {
 			return fmt.Errorf("%w: write %d has an outcome and no intent", ErrInconsistent, e.ID)

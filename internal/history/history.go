@@ -63,6 +63,10 @@ const (
 	// MarkCut: the power cut (or whatever the fault is) began; the zero of every
 	// time in the findings.
 	MarkCut = "cut began"
+	// MarkDead: nothing of the host whose power was cut can act any more. Only a
+	// write sent after it was certainly not answered by that host: the frames of
+	// one from just before the cut may have been stamped late.
+	MarkDead = "cut confirmed"
 	// MarkIncomplete: a driver that does not wait for its intents to be confirmed
 	// vanished, so an intent may have been lost on the way and a row without one
 	// proves nothing.

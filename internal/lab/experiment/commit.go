@@ -109,7 +109,7 @@ func lastLines(s string, n int) string {
 
 // fill makes pgbench's tables, once for each deployment.
 func fill(ctx context.Context, env Env, h place.Host, pg *postgres.Instance, scale int) error {
-	have, err := pg.QueryText(ctx, "SELECT to_regclass('pgbench_branches') IS NOT NULL")
+	have, err := pg.QueryText(ctx, "SELECT (to_regclass('pgbench_branches') IS NOT NULL)::text")
 	if err == nil && have == "true" {
 		have, err = pg.QueryText(ctx, "SELECT count(*)::text FROM pgbench_branches")
 		if err == nil && have == fmt.Sprint(scale) {

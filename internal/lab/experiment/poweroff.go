@@ -21,6 +21,7 @@ const (
 	loadSeconds     = 5
 	afterSeconds    = 5
 	writableAgain   = 60 * time.Second
+	lookEvery       = 5 * time.Second
 	sustainedWindow = 10 * time.Second
 )
 
@@ -113,11 +114,12 @@ func (c *cut) pull(ctx context.Context) (err error) {
 	if err := c.cutStandbysOff(ctx, primary); err != nil {
 		return err
 	}
-	c.load.coll.Mark(history.MarkCut)
 	c.began, c.confirmed, err = power.Off(ctx)
 	if err != nil {
 		return fmt.Errorf("cut the power of %s: %w", primary.Name(), err)
 	}
+	c.load.coll.MarkAt(c.began, history.MarkCut)
+	c.load.coll.MarkAt(c.confirmed, history.MarkDead)
 	if err := c.healStandbys(ctx, primary); err != nil {
 		return err
 	}
@@ -136,16 +138,35 @@ func (c *cut) pull(ctx context.Context) (err error) {
 
 // writeOn waits for the first write after the cut and lets the load go on.
 func (c *cut) writeOn(ctx context.Context) error {
-	first, cancel := context.WithTimeout(ctx, writableAgain)
-	defer cancel()
-	if err := c.load.coll.WaitFirstAckSentAfter(first, c.began); err != nil {
-		if ctx.Err() == nil && first.Err() != nil {
-			c.env.Trace("no write came back within %s of the recovery", writableAgain)
+	for waited := time.Duration(0); waited < writableAgain; waited += lookEvery {
+		first, cancel := context.WithTimeout(ctx, lookEvery)
+		err := c.load.coll.WaitFirstAckSentAfter(first, c.confirmed)
+		timeout := first.Err() != nil && ctx.Err() == nil
+		cancel()
+		switch {
+		case err == nil:
+			return c.load.run(ctx, seconds(c.env.Params["after_s"].(float64)))
+		case !timeout:
+			return fmt.Errorf("wait for the first write after the cut: %w", err)
+		}
+		// A server that came back without its ledger will never take a write.
+		if pe, _ := c.readable(ctx); pe != nil {
+			c.env.Trace("the ledger is gone: %v", pe)
 			return nil
 		}
-		return fmt.Errorf("wait for the first write after the cut: %w", err)
 	}
-	return c.load.run(ctx, seconds(c.env.Params["after_s"].(float64)))
+	c.env.Trace("no write came back within %s of the recovery", writableAgain)
+	return nil
+}
+
+// readable returns the server's own error when it cannot give out the ledger,
+// and in err what else is in the way.
+func (c *cut) readable(ctx context.Context) (pe *pgconn.PgError, err error) {
+	err = c.env.System.(setup.Ledger).Survivors(ctx, ledgerTable, func(setup.Scan, uint64) {})
+	if errors.As(err, &pe) {
+		return pe, nil
+	}
+	return nil, err
 }
 
 // cutStandbysOff makes the standbys lag: for lag ms nothing reaches them.
