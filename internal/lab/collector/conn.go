@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-db/holdfast/internal/history"
 	"github.com/holdfast-db/holdfast/internal/lab/driver/frame"
 )
@@ -75,8 +77,7 @@ func (c *Collector) isStopped() bool {
 func (c *Collector) serve(nc net.Conn) {
 	defer nc.Close()
 	if t, ok := nc.(*net.TCPConn); ok {
-		// A driver whose host lost power is noticed within seconds.
-		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3})
+		noticeSilence(t)
 	}
 	cn := &conn{c: c, nc: nc, r: frame.NewReader(nc), open: map[uint64]time.Duration{}, codes: map[string]string{}}
 	if !cn.hello() {
@@ -90,6 +91,18 @@ func (c *Collector) serve(nc net.Conn) {
 	nc.Close()
 	pings.Wait()
 	cn.finish(err)
+}
+
+// noticeSilence makes a driver whose host lost power end its connection within
+// seconds: by keepalives, and while a ping is not acknowledged by the timeout.
+func noticeSilence(t *net.TCPConn) {
+	const limit = 4 * time.Second
+	_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3})
+	if rc, err := t.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
+		})
+	}
 }
 
 // hello authenticates the driver and reserves its ids.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,5 +136,30 @@ func TestKillAndRestart(t *testing.T) {
 				t.Errorf("gaps %+v", f.Gaps)
 			}
 		})
+	}
+}
+
+// TestFreeze stops every process of the server for longer than a write may
+// take: the writes in flight are unknown, although they commit later, and the
+// load goes on when the server does.
+func TestFreeze(t *testing.T) {
+	s := newServer(t, nil)
+	ledger(s)
+	l := newLab(t, func(c *Config) { c.WriteTimeoutMs, c.ProbeTimeoutMs = 300, 300 }, s.target())
+	l.must(l.c.WaitAcks(within(t, 20*time.Second), 200))
+	frozen := time.Now()
+	s.signal(syscall.SIGSTOP)
+	eventually(t, 20*time.Second, "writes to be given up", func() bool { return l.c.Live().Unknown >= 4 })
+	eventually(t, 20*time.Second, "writes to be refused", func() bool { return l.c.Live().Refused >= 4 })
+	s.signal(syscall.SIGCONT)
+	l.must(l.c.WaitFirstAckSentAfter(within(t, 20*time.Second), frozen.Add(time.Second)))
+	l.must(l.c.WaitAcks(within(t, 20*time.Second), l.c.Live().Acked+200))
+	l.stop()
+	f := l.findings(s)
+	if v, why := f.Judge(check.Promise{Lose: check.LoseNothing}); v != check.Held {
+		t.Errorf("%s: %s", v, why)
+	}
+	if f.Unknown != 4 || f.Recovered.Count == 0 {
+		t.Errorf("%d unknown and %d of them present, with 4 writers", f.Unknown, f.Recovered.Count)
 	}
 }

@@ -139,14 +139,19 @@ func (s *server) kill() {
 		}
 	}
 	s.cmd.Process.Signal(syscall.SIGSTOP) // so that it starts no more of them
-	for _, pid := range children(s.cmd.Process.Pid) {
-		syscall.Kill(pid, syscall.SIGKILL)
-	}
-	s.cmd.Process.Kill()
+	s.signal(syscall.SIGKILL)
 	<-s.done
 	s.cmd = nil
 	if segment >= 0 {
 		unix.SysvShmCtl(segment, unix.IPC_RMID, nil)
+	}
+}
+
+// signal sends sig to the processes of the server, which are in sessions of
+// their own, and to the postmaster.
+func (s *server) signal(sig syscall.Signal) {
+	for _, pid := range append(children(s.cmd.Process.Pid), s.cmd.Process.Pid) {
+		syscall.Kill(pid, sig)
 	}
 }
 
