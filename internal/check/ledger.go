@@ -115,10 +115,9 @@ func (l *Ledger) add(e *history.Event) error {
 		if l.first < 0 {
 			l.first = at
 		}
-		l.last = max(l.last, at)
+		l.last = at
 		return l.intent(e.ID, at)
 	case history.KindOutcome:
-		l.last = max(l.last, at) // the load goes on until its last answer
 		w, took := l.find(e.ID)
 		if w == nil {
 			return fmt.Errorf("%w: write %d has an outcome and no intent", ErrInconsistent, e.ID)
