@@ -125,7 +125,8 @@ type Partitioner interface {
 	Heal(ctx context.Context, peer Host) error
 }
 
-// Freezer stops and continues all programs of a host.
+// Freezer stops and continues all programs of a host; its network stays up, and
+// what is asked of it meanwhile waits. A power cycle thaws it.
 type Freezer interface {
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error

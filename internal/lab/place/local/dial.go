@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-db/holdfast/internal/lab/place/local/guest"
@@ -56,7 +57,7 @@ func (h *host) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	}
 	defer m.forget(&pending)
 	var c net.Conn
-	err = within(m.port.ns, func() error {
+	err = m.withinNet(func() error {
 		c, err = d.DialContext(ctx, network, addr)
 		return err
 	})
@@ -91,7 +92,7 @@ func (h *host) listen(ctx context.Context, network, addr string) (net.Listener, 
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	var l net.Listener
-	err = within(m.port.ns, func() error {
+	err = m.withinNet(func() error {
 		l, err = lc.Listen(ctx, network, addr)
 		return err
 	})
@@ -134,10 +135,25 @@ func (m *machine) listenUnix(ctx context.Context, addr string, owner int) (net.L
 	return g, nil
 }
 
+// withinNet calls f in the machine's network namespace.
+func (m *machine) withinNet(f func() error) error {
+	fd, err := m.hold(func() int { return int(m.port.ns) })
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return within(netns.NsHandle(fd), f)
+}
+
 // openDir opens a directory of the host, with links in it meant as the host
 // means them.
 func (m *machine) openDir(dir string) (int, error) {
-	fd, err := unix.Openat2(int(m.root.Fd()), dir, &unix.OpenHow{
+	root, err := m.hold(func() int { return m.root })
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, dir, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT,
 	})

@@ -21,7 +21,7 @@ type freezer interface {
 	adopt(pid int) error
 	freeze(ctx context.Context) error
 	thaw() error
-	// kill kills what could not see a signal while frozen, before it is thawed.
+	// kill kills all that are frozen, so that thawing lets none of them run.
 	kill() error
 	remove() error
 }
@@ -134,15 +134,31 @@ func (f *cgroupFreezer) adopt(pid int) error {
 }
 
 func (f *cgroupFreezer) freeze(ctx context.Context) error {
-	word := "FROZEN"
-	if f.v2 {
-		word = "1"
-	}
 	f.frozen = true
-	if err := os.WriteFile(f.file(), []byte(word), 0); err != nil {
-		return err
+	if f.v2 {
+		if err := os.WriteFile(f.file(), []byte("1"), 0); err != nil {
+			return err
+		}
+		return waitFrozen(ctx, func() (bool, error) {
+			events, err := os.ReadFile(filepath.Join(f.dir, "cgroup.events"))
+			return strings.Contains(string(events), "frozen 1"), err
+		})
 	}
-	return waitFrozen(ctx, f.isFrozen)
+	looks := 0
+	return waitFrozen(ctx, func() (bool, error) {
+		// Version 1 can get stuck half way when programs start others at that
+		// moment; asking again helps, and after a thaw all the more.
+		if looks++; looks%100 == 0 {
+			if err := thawCgroup(f.dir, false); err != nil {
+				return false, err
+			}
+		}
+		if err := os.WriteFile(f.file(), []byte("FROZEN"), 0); err != nil {
+			return false, err
+		}
+		word, err := os.ReadFile(f.file())
+		return strings.TrimSpace(string(word)) == "FROZEN", err
+	})
 }
 
 // freezeDeadline bounds how long a program may be in the middle of something
@@ -166,15 +182,6 @@ func waitFrozen(ctx context.Context, frozen func() (bool, error)) error {
 	}
 }
 
-func (f *cgroupFreezer) isFrozen() (bool, error) {
-	if f.v2 {
-		events, err := os.ReadFile(filepath.Join(f.dir, "cgroup.events"))
-		return strings.Contains(string(events), "frozen 1"), err
-	}
-	word, err := os.ReadFile(f.file())
-	return strings.TrimSpace(string(word)) == "FROZEN", err
-}
-
 func (f *cgroupFreezer) thaw() error {
 	if !f.frozen {
 		return nil
@@ -191,8 +198,8 @@ func thawCgroup(dir string, v2 bool) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(word), 0)
 }
 
-// kill matters under version 1, whose frozen programs notice a signal only
-// when they are thawed, and must then not run on until the first process dies.
+// kill leaves nobody to run on between the thaw, without which programs do not
+// see a signal under version 1, and the first process's death.
 func (f *cgroupFreezer) kill() error {
 	if !f.frozen {
 		return nil
@@ -251,18 +258,24 @@ type signalFreezer struct {
 }
 
 func (f *signalFreezer) adopt(pid int) error { f.pid = pid; return nil }
-func (f *signalFreezer) kill() error         { return nil } // stopped programs do see a kill
 func (f *signalFreezer) remove() error       { return nil }
 
 func (f *signalFreezer) freeze(ctx context.Context) error {
 	f.frozen = true
-	if err := unix.Kill(f.pid, unix.SIGSTOP); err != nil {
-		return err
-	}
-	looks := 0
+	looks, still := 0, 0
 	return waitFrozen(ctx, func() (bool, error) {
-		// The first look at which all have stopped may miss a child that one
-		// of them started just before it stopped; a second one does not.
+		// One that waits for a child of its that has stopped between vfork and
+		// exec does not stop: all have to go on, and be stopped anew.
+		if looks++; looks%50 == 0 {
+			if err := f.signal(unix.SIGCONT); err != nil {
+				return false, err
+			}
+		}
+		if looks%50 <= 1 {
+			if err := unix.Kill(f.pid, unix.SIGSTOP); err != nil {
+				return false, err
+			}
+		}
 		all := true
 		err := f.each(func(pid int, state byte) {
 			if !strings.ContainsRune("TtZXx", rune(state)) {
@@ -270,11 +283,26 @@ func (f *signalFreezer) freeze(ctx context.Context) error {
 				_ = unix.Kill(pid, unix.SIGSTOP)
 			}
 		})
-		if looks++; !all {
-			looks = 0
+		// The first look at which all have stopped may miss a child that one
+		// of them started just before it stopped; a second one does not.
+		if still++; !all {
+			still = 0
 		}
-		return looks == 2, err
+		return still == 2, err
 	})
+}
+
+func (f *signalFreezer) signal(sig unix.Signal) error {
+	return f.each(func(pid int, _ byte) { _ = unix.Kill(pid, sig) })
+}
+
+// kill leaves nobody to continue when the first process is killed.
+func (f *signalFreezer) kill() error {
+	if !f.frozen {
+		return nil
+	}
+	f.frozen = false
+	return f.signal(unix.SIGKILL)
 }
 
 func (f *signalFreezer) thaw() error {
@@ -282,7 +310,7 @@ func (f *signalFreezer) thaw() error {
 		return nil
 	}
 	f.frozen = false
-	return f.each(func(pid int, _ byte) { _ = unix.Kill(pid, unix.SIGCONT) })
+	return f.signal(unix.SIGCONT)
 }
 
 // each calls do for all processes of the namespace, with their state.

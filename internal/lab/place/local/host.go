@@ -65,8 +65,19 @@ func (h *host) destroy() error {
 	h.power.Lock()
 	defer h.power.Unlock()
 	var errs []error
-	if m := h.unplug(); m != nil {
-		errs = append(errs, m.silence(), m.end())
+	m := h.unplug()
+	if m != nil {
+		errs = append(errs, m.silence())
+		if h.disk != nil {
+			_ = h.disk.cut() // or programs would end only when their flushes have
+		}
+		if err := m.end(); err != nil && h.disk == nil {
+			errs = append(errs, err)
+		} else if err != nil {
+			// A disk that hangs holds programs that use it, until it is gone.
+			errs = append(errs, h.disk.destroy(), m.end())
+			h.disk = nil
+		}
 	}
 	if h.disk != nil {
 		errs = append(errs, h.disk.destroy())
@@ -252,7 +263,7 @@ func (h *host) meet(fresh []*host) error {
 			return fmt.Errorf("host %s: %w", h.spec.Name, err)
 		}
 	}
-	hosts := fmt.Sprintf("/proc/self/fd/%d/etc/hosts", m.root.Fd())
+	hosts := fmt.Sprintf("/proc/self/fd/%d/etc/hosts", m.root)
 	if err := os.WriteFile(hosts, []byte(h.lab.hostsFile()), 0o644); err != nil {
 		return fmt.Errorf("host %s: %w", h.spec.Name, err)
 	}

@@ -3,11 +3,13 @@ package local
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -189,6 +191,8 @@ func TestManyCycles(t *testing.T) {
 	for _, h := range hosts {
 		t.Run(h.Name(), func(t *testing.T) {
 			t.Parallel()
+			stop := talkToYourself(t, h)
+			defer stop()
 			for i := range cycles {
 				file := fmt.Sprintf("%s/%d", h.DataDir(), i)
 				if err := h.Put(t.Context(), file, []byte(h.Name()), 0o600); err != nil {
@@ -209,6 +213,48 @@ func TestManyCycles(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// talkToYourself makes sockets on h while its power comes and goes, and fails
+// when one of them turns out to be on another host.
+func talkToYourself(t *testing.T, h *host) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		rounds := 0
+		for ctx.Err() == nil {
+			l, err := h.Listen(ctx, "tcp", ":81")
+			if err != nil {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			accepted := make(chan struct{})
+			go func() {
+				defer close(accepted)
+				if c, err := l.Accept(); err == nil {
+					fmt.Fprint(c, h.Name())
+					_ = c.Close()
+				}
+			}()
+			if c, err := h.Dial(ctx, "tcp", h.Addr()+":81"); err == nil {
+				if got, err := io.ReadAll(c); err == nil && string(got) != h.Name() {
+					t.Errorf("on %s answers %q", h.Name(), got)
+				} else if err == nil {
+					rounds++
+				}
+				_ = c.Close()
+			}
+			_ = l.Close()
+			<-accepted
+		}
+		if rounds == 0 {
+			t.Errorf("%s never got through to itself", h.Name())
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
 	}
 }
 

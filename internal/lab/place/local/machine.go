@@ -26,7 +26,7 @@ type machine struct {
 	name    string
 	cmd     *exec.Cmd
 	control *net.UnixConn
-	root    *os.File // the host's root directory
+	root    int // descriptor of the host's root directory
 	port    *port
 	freezer freezer
 	says    *tail         // what the first process wrote to stderr
@@ -43,7 +43,10 @@ const bootDeadline = 20 * time.Second
 func bootMachine(ctx context.Context, h *host) (_ *machine, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bootDeadline)
 	defer cancel()
-	m := &machine{name: h.spec.Name, says: &tail{}, dead: make(chan struct{}), socks: map[io.Closer]struct{}{}}
+	m := &machine{
+		name: h.spec.Name, root: -1, says: &tail{}, dead: make(chan struct{}),
+		socks: map[io.Closer]struct{}{},
+	}
 	if m.freezer, err = h.lab.newFreezer(h.spec.Name); err != nil {
 		return nil, err
 	}
@@ -65,7 +68,8 @@ func bootMachine(ctx context.Context, h *host) (_ *machine, err error) {
 		return nil, err
 	}
 	// Kept open, as the process's number could one day be another's.
-	if m.root, err = os.OpenFile(fmt.Sprintf("/proc/%d/root", m.pid()), unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+	m.root, err = unix.Open(fmt.Sprintf("/proc/%d/root", m.pid()), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return nil, fmt.Errorf("open the host's root directory: %w", err)
 	}
 	m.port, err = h.lab.net.attach(m.pid(), h.number, h.generation, h.lab.peers(h))
@@ -166,8 +170,9 @@ func (m *machine) end() error {
 		return errors.Join(append(errs, fmt.Errorf("programs of the host are still there %v after they were killed (see /proc/%d)", endDeadline, m.pid()))...)
 	}
 	_ = m.control.Close()
-	if m.root != nil {
-		_ = m.root.Close()
+	if m.root >= 0 {
+		_ = unix.Close(m.root)
+		m.root = -1
 	}
 	if m.port != nil {
 		errs = append(errs, m.port.remove())
@@ -178,6 +183,17 @@ func (m *machine) end() error {
 // endDeadline bounds how long killed programs may take to go; one in the middle
 // of a disk access goes when the disk is cut.
 const endDeadline = 20 * time.Second
+
+// hold duplicates a descriptor of the machine's, for use while the power may go
+// at any moment: then the machine's own is closed, and its number soon another's.
+func (m *machine) hold(fd func() int) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return -1, place.ErrNoPower
+	}
+	return unix.FcntlInt(uintptr(fd()), unix.F_DUPFD_CLOEXEC, 0)
+}
 
 // track remembers a socket of the lab's on this host, to close it with the
 // host's power.

@@ -51,10 +51,16 @@ func newState(workDir string, log *slog.Logger) (_ *state, err error) {
 		return nil, err
 	}
 	defer all.Close()
+	defer func() {
+		if err != nil {
+			removeLabsDir()
+		}
+	}()
 	removed, err := cleanLocked([]string{workDir, DefaultWorkDir})
 	if err != nil {
 		// What cannot be removed does not harm a new lab.
 		log.Warn("remove what dead labs left", "error", err)
+		err = nil
 	}
 	for _, r := range removed {
 		log.Info("removed what a dead lab left", "lab", r)

@@ -2,6 +2,7 @@ package placetest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
 	"sync"
@@ -242,6 +243,10 @@ func (s suite) freeze(t *testing.T) {
 		}
 		c.send("are you there")
 		c.expectSilence(100 * time.Millisecond) // and what was in the pipe is read by now
+		late := a.RunDir() + "/late"
+		if _, err := a.Run(within(t, 50*time.Millisecond), place.Cmd{Path: "touch", Args: []string{late}}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("run on a frozen host: %v", err)
+		}
 		before := m.count()
 		c.expectSilence(300 * time.Millisecond)
 		if n := m.count() - before; n != 0 {
@@ -252,6 +257,9 @@ func (s suite) freeze(t *testing.T) {
 		}
 		c.expect("are you there")
 		waitFor(t, "the programs to go on", func() bool { return m.count() > before })
+		if got := sh(t, a, "ls "+late+" 2>/dev/null || true"); got != "" {
+			t.Error("what was given up while the host was frozen was done when it was thawed")
+		}
 	}
 }
 

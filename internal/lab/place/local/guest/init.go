@@ -100,6 +100,10 @@ func (s *supervisor) handle(c *net.UnixConn) {
 	if err != nil {
 		return
 	}
+	if hungUp(c) {
+		CloseAll(fds) // the lab gave up, maybe while this host was frozen
+		return
+	}
 	pid, pidfd, ended, err := s.start(req, fds)
 	CloseAll(fds)
 	if err != nil {
@@ -124,6 +128,20 @@ func (s *supervisor) handle(c *net.UnixConn) {
 		}
 	}()
 	_ = Send(c, Ended{Status: uint32(<-ended)})
+}
+
+// hungUp says whether the other end of c was closed.
+func hungUp(c *net.UnixConn) (gone bool) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd)}} // a hang-up is always reported
+		n, err := unix.Poll(poll, 0)
+		gone = err == nil && n > 0 && poll[0].Revents&unix.POLLHUP != 0
+	})
+	return gone || err != nil
 }
 
 func (s *supervisor) start(req Request, fds []int) (pid, pidfd int, ended <-chan syscall.WaitStatus, err error) {
