@@ -26,8 +26,14 @@ func spanOf(cells []*result.Cell) (s span, ok bool) {
 		}
 	}
 	s.top = niceMax(s.top)
+	if s.to-s.from > fewSeconds+1 {
+		s.from, s.to = s.from+1, s.to-1 // bins leaves the parts of seconds at the ends out
+	}
 	return s, s.to > s.from
 }
+
+// fewSeconds is the length of a series up to which it is drawn to its ends.
+const fewSeconds = 5
 
 // maxBins bounds the points of a chart; longer series are thinned by taking the
 // smallest value, since gaps are what the chart is for.
@@ -52,12 +58,15 @@ func bins(c *result.Cell, s span) []float64 {
 		sums[second] += float64(sec.Acked)
 		first, last = min(first, second), max(last, second)
 	}
-	if last-first > 4 {
+	if last-first >= fewSeconds {
 		// The load began and ended within these: they are no whole seconds.
 		delete(sums, first)
 		delete(sums, last)
 	}
 	for second, v := range sums {
+		if second < 0 || second >= n {
+			continue
+		}
 		if i := second / width; out[i] < 0 || v < out[i] {
 			out[i] = v
 		}

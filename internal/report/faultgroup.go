@@ -70,7 +70,7 @@ func faultGroups(run *result.Run, groups []result.Group, ids cellIDs) []faultGro
 	for i := range groups {
 		if g := &groups[i]; g.IsFault() {
 			key := result.Key(&result.Cell{Setup: g.Setup, Experiment: g.Experiment, Params: g.Params})
-			out = append(out, newFaultGroup(g, ids, upperFirst(sentences[key]), brief))
+			out = append(out, newFaultGroup(g, ids, glued(upperFirst(sentences[key])), brief))
 		}
 	}
 	return out
@@ -129,7 +129,7 @@ func newFaultCell(c *result.Cell, id string, s span, charted, brief bool) faultC
 			parts = append(parts, fmt.Sprintf(m.text, result.Count(v)))
 		}
 	}
-	f.Line = strings.Join(parts, " · ")
+	f.Line = glued(strings.Join(parts, " · "))
 	for _, e := range c.Events {
 		at := seconds(e.AtMs)
 		if e.UntilMs > e.AtMs {

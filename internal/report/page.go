@@ -176,7 +176,7 @@ func (p *page) verdicts(run *result.Run, groups []result.Group) {
 		b := newBadge(s.Verdict, promised)
 		counts[b]++
 		p.Verdicts = append(p.Verdicts, verdict{badge: b, Title: title, Mark: kind,
-			Sentence: upperFirst(strings.TrimPrefix(s.Sentence, title+": "))})
+			Sentence: glued(upperFirst(strings.TrimPrefix(s.Sentence, title+": ")))})
 	}
 	// What needs a decision comes first.
 	order := func(b badge) int {

@@ -13,12 +13,14 @@ var glue = regexp.MustCompile(`(\d) (%|ms\b|s\b|min\b|×)`)
 
 const nbsp = "\u00a0"
 
+func glued(s string) string { return glue.ReplaceAllString(s, "$1"+nbsp+"$2") }
+
 // wrap breaks a text into lines of at most width columns, between words where
 // there are any and not between a figure and its unit. It returns at least one line.
 func wrap(s string, width int) []string { return wrapAt(s, max(width, 10)) }
 
 func wrapAt(s string, width int) []string {
-	s = glue.ReplaceAllString(strings.Join(strings.Fields(plain(s)), " "), "$1"+nbsp+"$2")
+	s = glued(strings.Join(strings.Fields(plain(s)), " "))
 	var lines []string
 	line := ""
 	for _, word := range strings.Split(s, " ") {
