@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -81,7 +82,9 @@ func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) e
 	}
 	// Most threads here wait in the kernel, each for one request: with as many
 	// scheduling slots as cores they would wait for each other as well.
-	runtime.GOMAXPROCS(48)
+	runtime.GOMAXPROCS(max(16, 2*runtime.NumCPU()))
+
+	debug.SetGCPercent(400) // the heap is small, and each collection a stall
 
 	var lifeline chan struct{}
 	if o.lifeline {

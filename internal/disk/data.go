@@ -129,8 +129,10 @@ func (s *Session) dirtyPage(n *inode, idx int64, whole bool) (*page, error) {
 		}
 		wait := minDirtyAge + int64(s.d.random()%uint64(maxDirtyAge-minDirtyAge))
 		s.dirtyMu.Lock()
-		n.live.due = s.now.Load() + wait
-		s.dirty[n] = struct{}{}
+		if _, already := s.dirty[n]; !already {
+			n.live.due = s.now.Load() + wait
+			s.dirty[n] = struct{}{}
+		}
 		s.dirtyMu.Unlock()
 	}
 	n.live.pages[idx] = pg
@@ -140,9 +142,6 @@ func (s *Session) dirtyPage(n *inode, idx int64, whole bool) (*page, error) {
 
 // freePages drops the dirty pages that drop says; live.mu is held.
 func (s *Session) freePages(n *inode, drop func(idx int64) bool) {
-	if len(n.live.pages) == 0 {
-		return
-	}
 	for idx, pg := range n.live.pages {
 		if drop(idx) {
 			delete(n.live.pages, idx)
@@ -153,9 +152,11 @@ func (s *Session) freePages(n *inode, drop func(idx int64) bool) {
 	s.cleaned(n)
 }
 
-// cleaned takes an inode without dirty pages from the set of dirty ones.
+// cleaned takes an inode that has nothing to write back from the dirty ones. A
+// size that the log does not know is something, too: its pages may have been
+// punched out since.
 func (s *Session) cleaned(n *inode) {
-	if len(n.live.pages) == 0 {
+	if n.live.dropped || len(n.live.pages) == 0 && n.size == n.live.logged {
 		s.dirtyMu.Lock()
 		delete(s.dirty, n)
 		s.dirtyMu.Unlock()
@@ -278,6 +279,7 @@ func (s *Session) resize(n *inode, size, now int64) error {
 	n.applyData(r)
 	seq := s.append(r, n)
 	n.live.logged = size
+	s.cleaned(n)
 	n.live.dataSeq.Store(seq)
 	if shrinks {
 		n.live.frees = seq

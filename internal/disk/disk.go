@@ -107,7 +107,7 @@ func Open(img Image, o Options) (*Disk, error) {
 		if _, err := replay(journal, d.durable.apply); err != nil {
 			return nil, err
 		}
-		if _, err := d.durable.dir(Root); err != nil {
+		if err := d.durable.check(); err != nil {
 			return nil, fmt.Errorf("%w: %w", errJournal, err)
 		}
 	}

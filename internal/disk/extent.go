@@ -72,6 +72,9 @@ func (e *extents) add(r run) {
 
 // remove takes r out of the set.
 func (e *extents) remove(r run) {
+	if r.from >= r.to {
+		return
+	}
 	s := *e
 	i := s.find(r.from)
 	j := i

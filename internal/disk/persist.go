@@ -63,10 +63,10 @@ func (s *Session) writeback(n *inode) error {
 		}
 		clear(v.pages)
 		s.dirtyBytes.Add(-PageSize * int64(len(sc.idx)))
-		s.cleaned(n)
 		s.d.stats.writebacks.Add(1)
 		s.d.stats.writebackBytes.Add(PageSize * int64(len(sc.idx)))
 	}
+	s.cleaned(n)
 	return nil
 }
 

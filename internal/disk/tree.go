@@ -2,7 +2,6 @@ package disk
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -160,13 +159,17 @@ func (t *tree) apply(r *record) error {
 		return t.applyUnlink(r)
 	case opRename:
 		return t.applyRename(r)
-	case opDrop:
-		delete(t.nodes, r.ino)
-		return nil
 	}
 	n, err := t.node(r.ino)
 	if err != nil {
 		return err
+	}
+	if r.op == opDrop {
+		if n.nlink > 0 {
+			return fmt.Errorf("inode %d still has a name", r.ino)
+		}
+		delete(t.nodes, r.ino)
+		return nil
 	}
 	n.applyData(r)
 	return nil
@@ -345,64 +348,4 @@ func (t *tree) moved(n, from, to *inode, now int64) {
 		from.nlink--
 		to.nlink++
 	}
-}
-
-// snapshot encodes the tree as a journal of its own.
-func (t *tree) snapshot() []byte {
-	b := []byte(journalMagic)
-	start := len(b)
-	b = beginFrame(b)
-	put := func(r *record) {
-		if len(b)-start > 1<<20 {
-			b = endFrame(b, start)
-			start = len(b)
-			b = beginFrame(b)
-		}
-		b = appendRecord(b, r)
-	}
-	put(&record{op: opFormat, a: int64(t.base), b: int64(t.next)})
-	inos := slices.Sorted(maps.Keys(t.nodes))
-	for _, ino := range inos {
-		n := t.nodes[ino]
-		put(&record{op: opInode, ino: ino, dir: n.parent, target: n.target, size: n.size, attr: n.attr(), runs: n.ext})
-	}
-	for _, ino := range inos {
-		for _, e := range t.nodes[ino].list {
-			if !e.gone {
-				put(&record{op: opEntry, dir: ino, name: e.name, ino: e.ino})
-			}
-		}
-	}
-	return endFrame(b, start)
-}
-
-// attr returns the attributes but for what a live inode keeps in memory.
-func (n *inode) attr() Attr {
-	return Attr{
-		Ino: n.ino, Mode: n.mode, Nlink: n.nlink, UID: n.uid, GID: n.gid, Rdev: n.rdev,
-		Size: n.size, Atime: n.atime.Load(), Mtime: n.mtime.Load(), Ctime: n.ctime.Load(),
-	}
-}
-
-// clone copies the tree for a new session.
-func (t *tree) clone() *tree {
-	c := &tree{nodes: make(map[uint64]*inode, len(t.nodes)), next: t.next, base: t.base}
-	for ino, n := range t.nodes {
-		a := n.attr()
-		m := &inode{
-			ino: ino, mode: n.mode, nlink: n.nlink, uid: n.uid, gid: n.gid, rdev: n.rdev, target: n.target,
-			size: n.size, ext: slices.Clone(n.ext), parent: n.parent,
-		}
-		m.setTimes(&a)
-		if n.isDir() {
-			m.kids = make(map[string]*dirent, len(n.kids))
-			for _, e := range n.list {
-				if !e.gone {
-					m.add(e.name, e.ino)
-				}
-			}
-		}
-		c.nodes[ino] = m
-	}
-	return c
 }

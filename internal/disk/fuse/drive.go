@@ -13,12 +13,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/holdfast-db/holdfast/internal/disk"
 	"github.com/holdfast-db/holdfast/internal/disk/control"
@@ -48,14 +47,14 @@ type Drive struct {
 	batches atomic.Int64
 	cutTook disk.Hist
 
-	power  sync.Mutex // one of on, wipe, set, stop, mount at a time
-	fs     atomic.Pointer[fileSystem]
-	server *gofuse.Server
-	served chan struct{} // closed when server has ended
+	power     sync.Mutex // one of on, wipe, set, stop, mount at a time
+	stopping  atomic.Bool
+	fs        atomic.Pointer[fileSystem]
+	transport *transport
+	abort     string // see abortPath
 
-	done     chan struct{}
-	doneOnce sync.Once
-	doneErr  error
+	done    chan struct{}
+	doneErr error
 }
 
 // tickInterval is how often the model is told the time.
@@ -129,31 +128,31 @@ func (d *Drive) mount() (disk.Dropped, error) {
 		return lost, fmt.Errorf("power on: %w", err)
 	}
 	f := newFileSystem(d, s)
-	server, err := serve(f, d.cfg.Mountpoint, d.cfg.Kind.Name, d.root)
+	fd, err := mountFD(d.cfg.Mountpoint, d.cfg.Kind.Name, d.root)
 	if err != nil {
 		f.cut()
 		return lost, err
 	}
-	served := make(chan struct{})
-	go func() {
-		server.Serve()
-		close(served)
-		d.unmounted(f)
-	}()
-	if err := server.WaitMount(); err != nil {
+	bug := func(v any) {
+		d.cfg.Log.Error("bug in the simulated disk, cutting its power", "panic", v, "stack", string(debug.Stack()))
 		f.cut()
-		_ = detach(d.cfg.Mountpoint, d.root)
-		return lost, fmt.Errorf("mount %s: %w", d.cfg.Mountpoint, err)
 	}
+	d.transport = serve(fd, f, bug, func() { d.unmounted(f) })
 	d.fs.Store(f)
-	d.server, d.served = server, served
+	// The first call goes through once the kernel and we agree on the protocol.
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(d.cfg.Mountpoint, &st); err != nil || int64(st.Type) != SuperMagic {
+		f.cut()
+		return lost, errors.Join(fmt.Errorf("mount %s: it does not answer: %w", d.cfg.Mountpoint, err), d.letGo())
+	}
+	d.abort = abortPath(d.cfg.Mountpoint)
 	return lost, nil
 }
 
 // unmounted is called when the kernel has let go of a mount. Unless a cut or
 // Stop was the cause, somebody ran umount: that is a clean end.
 func (d *Drive) unmounted(f *fileSystem) {
-	if !f.s.Dead() && d.fs.Load() == f {
+	if !f.s.Dead() && d.fs.Load() == f && !d.stopping.Load() {
 		d.cfg.Log.Info("unmounted from outside, ending")
 		d.Stop()
 	}
@@ -226,25 +225,25 @@ func (d *Drive) On() (control.Dropped, error) {
 
 // letGo takes a dead mount away; power is held.
 func (d *Drive) letGo() error {
-	if d.server == nil {
+	if d.transport == nil {
 		return nil
 	}
 	select {
-	case <-d.served:
+	case <-d.transport.ended:
 	default:
-		if err := detach(d.cfg.Mountpoint, d.root); err != nil {
+		if err := detach(d.cfg.Mountpoint, d.abort, d.root); err != nil {
 			return err
 		}
-		// As root the connection is gone now. A plain user's stays, answering EIO,
+		// Where the connection could not be aborted it goes on answering EIO,
 		// until the last program that uses it has ended.
-		if d.root {
+		if d.root || d.abort != "" {
 			select {
-			case <-d.served:
+			case <-d.transport.ended:
 			case <-time.After(2 * time.Second):
 			}
 		}
 	}
-	d.server = nil
+	d.transport = nil
 	return nil
 }
 
@@ -287,6 +286,7 @@ func (d *Drive) Stop() error {
 	if d.ended() {
 		return d.doneErr
 	}
+	d.stopping.Store(true)
 	f := d.fs.Load()
 	if f.s.Dead() {
 		d.doneErr = d.letGo()
@@ -303,11 +303,11 @@ func (d *Drive) Stop() error {
 func (d *Drive) shutDown(f *fileSystem) error {
 	busy := false
 	select {
-	case <-d.served:
+	case <-d.transport.ended:
 	default:
 		if err := release(d.cfg.Mountpoint, d.root); err == nil {
 			select {
-			case <-d.served:
+			case <-d.transport.ended:
 			case <-time.After(10 * time.Second):
 				busy = true
 			}

@@ -3,7 +3,6 @@ package fuse
 import (
 	"errors"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,7 +26,6 @@ type fileSystem struct {
 	once sync.Once
 	// spin and bias of delays are shared by all that wait.
 	sleeper sleeper
-	gone    atomic.Bool
 }
 
 func newFileSystem(d *Drive, s *disk.Session) *fileSystem {
@@ -300,6 +298,3 @@ func (f *fileSystem) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.S
 	out.NameLen = 255
 	return gofuse.OK
 }
-
-// OnUnmount tells the drive that this mount is gone.
-func (f *fileSystem) OnUnmount() { f.gone.Store(true) }

@@ -3,14 +3,13 @@ package fuse
 import (
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
-	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,39 +20,59 @@ const SuperMagic = 0x65735546
 // fsType follows "fuse." in the mount table.
 const fsType = "holdfast"
 
-// maxWrite is the largest request.
-const maxWrite = 1 << 20
-
-// serve mounts f. As root directly and for all users, otherwise through
-// fusermount3 and for this user alone.
-func serve(f *fileSystem, mountpoint, name string, root bool) (*gofuse.Server, error) {
-	server, err := gofuse.NewServer(f, mountpoint, &gofuse.MountOptions{
-		AllowOther:        root,
-		DirectMountStrict: root,
-		FsName:            name,
-		Name:              fsType,
-		Options:           []string{"default_permissions"},
-		MaxBackground:     64,
-		MaxWrite:          maxWrite,
-		MaxReadAhead:      maxWrite,
-		// The kernel's cache is never wrong: all changes come through it.
-		ExplicitDataCacheControl: true,
-		EnableSymlinkCaching:     true,
-		DisableXAttrs:            true,
-		DisableReadDirPlus:       true,
-		DisableSplice:            true,
-		ExtraCapabilities:        gofuse.CAP_NO_OPENDIR_SUPPORT,
-		Logger:                   log.New(io.Discard, "", 0),
-		PanicHandler: func(v any) gofuse.Status {
-			f.d.cfg.Log.Error("bug in the simulated disk, cutting its power", "panic", v)
-			f.cut()
-			return gofuse.EIO
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("mount %s: %w", mountpoint, err)
+// mountFD mounts and returns the descriptor that requests come from. As root it
+// mounts directly and for all users, otherwise through fusermount3 and for this
+// user alone.
+func mountFD(mountpoint, name string, root bool) (int, error) {
+	if root {
+		return mountDirect(mountpoint, name)
 	}
-	return server, nil
+	return mountHelper(mountpoint, name)
+}
+
+func mountDirect(mountpoint, name string) (int, error) {
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open /dev/fuse: %w", err)
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read=%d", fd, maxWrite)
+	if err := unix.Mount(name, mountpoint, "fuse."+fsType, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("mount %s: %w", mountpoint, err)
+	}
+	return fd, nil
+}
+
+// mountHelper lets the set-user-id program mount; it sends the descriptor back
+// over a socket.
+func mountHelper(mountpoint, name string) (int, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(pair[0])
+	theirs := os.NewFile(uintptr(pair[1]), "fusermount")
+	cmd := exec.Command("fusermount3", "-o",
+		fmt.Sprintf("fsname=%s,subtype=%s,default_permissions,max_read=%d", name, fsType, maxWrite), "--", mountpoint)
+	cmd.Env = append(os.Environ(), "_FUSE_COMMFD=3")
+	cmd.ExtraFiles = []*os.File{theirs}
+	out, err := cmd.CombinedOutput()
+	theirs.Close()
+	if err != nil {
+		return -1, fmt.Errorf("mount %s: %s (%w)", mountpoint, strings.TrimSpace(string(out)), err)
+	}
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(pair[0], make([]byte, 8), oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("mount %s: take the descriptor from fusermount3: %w", mountpoint, err)
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err == nil && len(messages) == 1 {
+		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) == 1 {
+			return fds[0], nil
+		}
+	}
+	return -1, fmt.Errorf("mount %s: fusermount3 sent no descriptor", mountpoint)
 }
 
 // mountable says what is missing for a mount, and how to get it.
@@ -79,16 +98,33 @@ func mountable(mountpoint string, root bool) error {
 	return nil
 }
 
-// detach takes a mount away at once, even in use, and as root aborts what its
-// users wait for.
-func detach(mountpoint string, root bool) error {
+// abortPath is the file through which a mount's user can end its connection,
+// which frees everybody who waits for it; "" if there is none.
+func abortPath(mountpoint string) string {
+	var st unix.Stat_t
+	if err := unix.Stat(mountpoint, &st); err != nil {
+		return ""
+	}
+	p := filepath.Join("/sys/fs/fuse/connections", strconv.FormatUint(uint64(unix.Minor(st.Dev)), 10), "abort")
+	if _, err := os.Stat(p); err != nil {
+		return ""
+	}
+	return p
+}
+
+// detach takes a mount away at once, even in use, and aborts what its users
+// wait for.
+func detach(mountpoint, abort string, root bool) error {
 	var err error
 	if root {
 		err = unix.Unmount(mountpoint, unix.MNT_FORCE|unix.MNT_DETACH)
 	} else {
-		err = fusermount("-u", "-z", mountpoint)
+		if abort != "" {
+			_ = os.WriteFile(abort, []byte("1"), 0o200)
+		}
+		err = fusermount("-u", "-z", "--", mountpoint)
 	}
-	if err != nil && err != syscall.EINVAL { // EINVAL: not mounted
+	if err != nil && !errors.Is(err, syscall.EINVAL) { // EINVAL: not mounted
 		return fmt.Errorf("unmount %s: %w", mountpoint, err)
 	}
 	return nil
@@ -99,7 +135,7 @@ func release(mountpoint string, root bool) error {
 	if root {
 		return unix.Unmount(mountpoint, 0)
 	}
-	return fusermount("-u", mountpoint)
+	return fusermount("-u", "--", mountpoint)
 }
 
 func fusermount(args ...string) error {

@@ -1,0 +1,415 @@
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+)
+
+// refNode is an inode of the reference model: a file's whole content in one
+// slice, its allocated pages one by one.
+type refNode struct {
+	mode   uint32
+	nlink  int
+	data   []byte // content, as long as the file
+	target string
+	kids   map[string]uint64
+	parent uint64
+	alloc  map[int64]bool // pages that the object has data for
+}
+
+func (n *refNode) dir() bool { return n.mode&syscall.S_IFMT == syscall.S_IFDIR }
+
+// refTree is a name space of the reference model. Its methods return the error
+// that POSIX asks for, or change the tree.
+type refTree map[uint64]*refNode
+
+func (t refTree) clone() refTree {
+	c := refTree{}
+	for ino, n := range t {
+		m := *n
+		m.data = slices.Clone(n.data)
+		m.kids = maps.Clone(n.kids)
+		m.alloc = maps.Clone(n.alloc)
+		c[ino] = &m
+	}
+	return c
+}
+
+// reference holds what a disk must show and what must be durable, by the rules
+// of ext4, in the simplest way: metadata operations not yet committed are
+// functions, pages are copied whole.
+type reference struct {
+	live    refTree
+	durable refTree                     // names, sizes, allocation
+	objects map[uint64]map[int64][]byte // pages on the disk, allocated or not
+	pending []func(refTree)
+
+	dirty  map[uint64]map[int64]bool
+	logged map[uint64]int // size that the log knows
+	frees  map[uint64]int // sequence of the last record that freed pages
+	data   map[uint64]int // sequence that data needs
+	meta   map[uint64]int // sequence of the last record
+	stale  map[uint64]bool
+	refs   map[uint64]int
+
+	appended, committed int
+	destaged            refTree // live, when a lying disk last destaged
+}
+
+func newReference() *reference {
+	root := &refNode{mode: syscall.S_IFDIR | 0o755, nlink: 2, kids: map[string]uint64{}}
+	r := &reference{durable: refTree{Root: root}, objects: map[uint64]map[int64][]byte{}}
+	r.boot()
+	return r
+}
+
+// boot makes the live state out of the durable one.
+func (r *reference) boot() {
+	for ino, n := range r.durable {
+		if n.nlink == 0 {
+			delete(r.durable, ino)
+		}
+	}
+	for ino := range r.objects {
+		if r.durable[ino] == nil {
+			delete(r.objects, ino)
+		}
+	}
+	r.live = r.durable.clone()
+	for ino, n := range r.live {
+		n.data = r.content(r.durable, ino, nil)
+	}
+	r.pending, r.appended, r.committed = nil, 0, 0
+	r.dirty, r.stale = map[uint64]map[int64]bool{}, map[uint64]bool{}
+	r.logged, r.frees, r.data, r.meta, r.refs = map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]int{}
+	for ino, n := range r.live {
+		r.logged[ino] = len(n.data)
+	}
+	r.destaged = r.live.clone()
+}
+
+// content is what a file reads as in tree t; overlay pages come first.
+func (r *reference) content(t refTree, ino uint64, overlay map[int64][]byte) []byte {
+	n := t[ino]
+	out := make([]byte, len(n.data))
+	for p := range n.alloc {
+		if at := p * PageSize; at < int64(len(out)) {
+			pg := r.objects[ino][p]
+			if overlay[p] != nil {
+				pg = overlay[p]
+			}
+			copy(out[at:], pg)
+		}
+	}
+	return out
+}
+
+// page is a page of the live content, padded with zeros.
+func (r *reference) page(ino uint64, p int64) []byte {
+	out := make([]byte, PageSize)
+	if d := r.live[ino].data; p*PageSize < int64(len(d)) {
+		copy(out, d[p*PageSize:])
+	}
+	return out
+}
+
+// log applies a metadata operation to the live tree and remembers it.
+func (r *reference) log(f func(refTree), inos ...uint64) {
+	f(r.live)
+	r.pending = append(r.pending, f)
+	r.appended++
+	for _, ino := range inos {
+		r.meta[ino] = r.appended
+	}
+}
+
+func (r *reference) commit() {
+	for _, f := range r.pending {
+		f(r.durable)
+	}
+	r.pending, r.committed = nil, r.appended
+	clear(r.stale)
+}
+
+// setSize sets a size, with zeros beyond the old one.
+func setSize(n *refNode, size int) {
+	if size <= len(n.data) {
+		n.data = n.data[:size:size]
+		return
+	}
+	n.data = append(slices.Clone(n.data), make([]byte, size-len(n.data))...)
+}
+
+// writeback puts a file's dirty pages on the disk. Their allocation and a new
+// size go into the log.
+func (r *reference) writeback(ino uint64) {
+	n := r.live[ino]
+	if n == nil || n.dir() || len(r.dirty[ino]) == 0 && len(n.data) == r.logged[ino] {
+		return
+	}
+	if r.frees[ino] > r.committed {
+		r.commit()
+	}
+	var fresh []int64
+	for p := range r.dirty[ino] {
+		if r.objects[ino] == nil {
+			r.objects[ino] = map[int64][]byte{}
+		}
+		r.objects[ino][p] = r.page(ino, p)
+		if !n.alloc[p] {
+			fresh = append(fresh, p)
+		}
+	}
+	delete(r.dirty, ino)
+	if size := len(n.data); len(fresh) > 0 || size != r.logged[ino] {
+		r.log(func(t refTree) {
+			m := t[ino]
+			if m.alloc == nil {
+				m.alloc = map[int64]bool{}
+			}
+			for _, p := range fresh {
+				m.alloc[p] = true
+			}
+			setSize(m, max(size, len(m.data)))
+		}, ino)
+		r.data[ino], r.logged[ino] = r.appended, size
+	}
+}
+
+func (r *reference) fsync(ino uint64, dataOnly bool) {
+	r.writeback(ino)
+	need := r.data[ino]
+	if !dataOnly {
+		need = max(need, r.meta[ino])
+	}
+	if need > r.committed || !dataOnly && r.stale[ino] {
+		r.commit()
+	}
+}
+
+func (r *reference) sync() {
+	for _, ino := range slices.Sorted(maps.Keys(r.live)) {
+		r.writeback(ino)
+	}
+	r.commit()
+	r.destaged = r.live.clone()
+}
+
+func (r *reference) touchPage(ino uint64, p int64) {
+	if r.dirty[ino] == nil {
+		r.dirty[ino] = map[int64]bool{}
+	}
+	r.dirty[ino][p] = true
+}
+
+// grow prepares the last page for a file to become longer: it is written again
+// so that no old bytes show up behind the old end.
+func (r *reference) grow(ino uint64) {
+	n := r.live[ino]
+	if p := int64(len(n.data)) / PageSize; len(n.data)%PageSize != 0 && n.alloc[p] {
+		r.touchPage(ino, p)
+	}
+}
+
+func (r *reference) write(ino uint64, b []byte, off int) {
+	n := r.live[ino]
+	if off > len(n.data) {
+		r.grow(ino)
+	}
+	setSize(n, max(len(n.data), off+len(b)))
+	copy(n.data[off:], b)
+	for p := int64(off / PageSize); p*PageSize < int64(off+len(b)); p++ {
+		r.touchPage(ino, p)
+	}
+	r.stale[ino] = true
+}
+
+func (r *reference) truncate(ino uint64, size int) {
+	n := r.live[ino]
+	shrinks := size < len(n.data)
+	if size > len(n.data) {
+		r.grow(ino)
+	}
+	for p := range r.dirty[ino] {
+		if p >= pagesFor(int64(size)) {
+			delete(r.dirty[ino], p)
+		}
+	}
+	r.log(func(t refTree) {
+		m := t[ino]
+		setSize(m, size)
+		for p := range m.alloc {
+			if p >= pagesFor(int64(size)) {
+				delete(m.alloc, p)
+			}
+		}
+	}, ino)
+	r.logged[ino], r.data[ino] = size, r.appended
+	if shrinks {
+		r.frees[ino] = r.appended
+	}
+	r.stale[ino] = true
+}
+
+// punch zeroes [from, to): whole pages are freed, parts written.
+func (r *reference) punch(ino uint64, from, to int) {
+	n := r.live[ino]
+	to = min(to, int(pagesFor(int64(len(n.data)))*PageSize))
+	var free []int64
+	for at := from; at < to; {
+		p := int64(at / PageSize)
+		end := min(to, int(p+1)*PageSize)
+		switch {
+		case at%PageSize == 0 && end%PageSize == 0:
+			delete(r.dirty[ino], p)
+			if n.alloc[p] {
+				free = append(free, p)
+			}
+		case n.alloc[p]:
+			r.touchPage(ino, p)
+		}
+		if at < len(n.data) {
+			clear(n.data[at:min(end, len(n.data))])
+		}
+		at = end
+	}
+	if len(free) > 0 {
+		r.log(func(t refTree) {
+			for _, p := range free {
+				delete(t[ino].alloc, p)
+			}
+		}, ino)
+		r.data[ino], r.frees[ino] = r.appended, r.appended
+	}
+}
+
+// unref takes a name from an inode of tree t; it returns whether that was the last.
+func unref(t refTree, ino, parent uint64) bool {
+	n := t[ino]
+	if n.dir() {
+		n.nlink = 0
+		t[parent].nlink--
+	} else {
+		n.nlink--
+	}
+	return n.nlink == 0
+}
+
+// reap drops an inode without names and references.
+func (r *reference) reap(ino uint64) {
+	if n := r.live[ino]; n == nil || n.nlink > 0 || r.refs[ino] > 0 {
+		return
+	}
+	delete(r.dirty, ino)
+	delete(r.stale, ino)
+	r.log(func(t refTree) { delete(t, ino) })
+}
+
+func (r *reference) create(dir uint64, name string, ino uint64, mode uint32, target string) {
+	r.log(func(t refTree) {
+		n := &refNode{mode: mode, nlink: 1, target: target, data: []byte(target)}
+		if n.dir() {
+			n.nlink, n.kids, n.parent = 2, map[string]uint64{}, dir
+			t[dir].nlink++
+		}
+		t[ino] = n
+		t[dir].kids[name] = ino
+	}, dir, ino)
+	r.data[ino], r.logged[ino], r.refs[ino] = r.appended, len(target), r.refs[ino]+1
+}
+
+func (r *reference) rename(dir uint64, name string, dir2 uint64, name2 string, exchange, lying bool) {
+	ino, old := r.live[dir].kids[name], r.live[dir2].kids[name2]
+	if ino == old {
+		return
+	}
+	if old != 0 && !exchange && r.live[ino].mode&syscall.S_IFMT == syscall.S_IFREG && !lying {
+		r.writeback(ino)
+	}
+	inos := []uint64{ino, dir, dir2}
+	if old != 0 {
+		inos = append(inos, old)
+	}
+	r.log(func(t refTree) {
+		move := func(ino, from, to uint64) {
+			if n := t[ino]; n.dir() && from != to {
+				n.parent = to
+				t[from].nlink--
+				t[to].nlink++
+			}
+		}
+		if exchange {
+			t[dir].kids[name], t[dir2].kids[name2] = old, ino
+			move(old, dir2, dir)
+		} else {
+			if old != 0 {
+				unref(t, old, dir2)
+			}
+			delete(t[dir].kids, name)
+			t[dir2].kids[name2] = ino
+		}
+		move(ino, dir, dir2)
+	}, inos...)
+	if old != 0 && !exchange {
+		r.reap(old)
+	}
+}
+
+// difference says how the session's visible state differs from tree t, whose
+// files read as content says; "" if it does not.
+func difference(s *Session, t refTree, content func(ino uint64) []byte) string {
+	seen := map[uint64]bool{}
+	var walk func(ino uint64, path string) string
+	walk = func(ino uint64, path string) string {
+		seen[ino] = true
+		n := t[ino]
+		a, err := s.GetAttr(ino)
+		if err != nil {
+			return fmt.Sprintf("%s: %v", path, err)
+		}
+		if a.Mode != n.mode || int(a.Nlink) != n.nlink {
+			return fmt.Sprintf("%s: mode %o nlink %d, want %o %d", path, a.Mode, a.Nlink, n.mode, n.nlink)
+		}
+		switch n.mode & syscall.S_IFMT {
+		case syscall.S_IFREG:
+			want := content(ino)
+			if a.Size != int64(len(want)) {
+				return fmt.Sprintf("%s: %d bytes, want %d", path, a.Size, len(want))
+			}
+			got := make([]byte, len(want)+10)
+			k, _, err := s.Read(ino, got, 0)
+			if err != nil || !bytes.Equal(got[:k], want) {
+				i := 0
+				for i < min(k, len(want)) && got[i] == want[i] {
+					i++
+				}
+				return fmt.Sprintf("%s: content differs at byte %d (%v)", path, i, err)
+			}
+		case syscall.S_IFLNK:
+			if got, err := s.Readlink(ino); err != nil || got != n.target {
+				return fmt.Sprintf("%s: links to %q (%v), want %q", path, got, err, n.target)
+			}
+		case syscall.S_IFDIR:
+			got := map[string]uint64{}
+			err := s.ReadDir(ino, 0, func(e Entry) bool {
+				if e.Name != "." && e.Name != ".." {
+					got[e.Name] = e.Ino
+				}
+				return true
+			})
+			if err != nil || !maps.Equal(got, n.kids) {
+				return fmt.Sprintf("%s: holds %v (%v), want %v", path, got, err, n.kids)
+			}
+			for _, name := range slices.Sorted(maps.Keys(n.kids)) {
+				if d := walk(n.kids[name], path+"/"+name); d != "" {
+					return d
+				}
+			}
+		}
+		return ""
+	}
+	return walk(Root, "")
+}
