@@ -2,6 +2,7 @@
 package testbin
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -48,7 +49,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "holdfast")
-	cmd := exec.Command("go", "build", "-o", path, pkg)
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-o", path, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
@@ -59,23 +60,19 @@ var build = sync.OnceValues(func() (string, error) {
 // removeAfterwards has a shell remove dir when this process ends, whatever way
 // it ends: nothing runs within a test process after its last test.
 func removeAfterwards(dir string) error {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
+	// The writing end is never closed and, as a bare number, never collected.
+	var fds [2]int
+	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+		return os.NewSyscallError("pipe", err)
 	}
+	r := os.NewFile(uintptr(fds[0]), "lifeline")
 	defer r.Close()
-	cmd := exec.Command("/bin/sh", "-c", `read -r _; rm -rf -- "$1"`, "sh", dir)
+	cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", `read -r _; rm -rf -- "$1"`, "sh", dir)
 	cmd.Stdin = r
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		_ = w.Close()
 		return fmt.Errorf("start the remover of %s: %w", dir, err)
 	}
-	lifeline = w
 	return nil
 }
-
-// lifeline stays open until this process ends; unreferenced, it would be closed
-// when the collector finds it.
-var lifeline *os.File

@@ -27,7 +27,7 @@ func Clean(_ context.Context, o Options) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer all.Close()
+	defer func() { _ = all.Close() }()
 	dirs := []string{DefaultWorkDir}
 	if o.WorkDir != "" {
 		dirs = append(dirs, o.WorkDir)
@@ -112,7 +112,7 @@ func cleanLab(id string) (r remains, err error) {
 	if err != nil {
 		return r, err
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }()
 	r.dead = true
 	left, err := os.ReadFile(filepath.Join(dir, leftName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -155,7 +155,7 @@ func cleanWork(dir string) (r remains, err error) {
 	if err != nil {
 		return r, err
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }()
 	return remains{dead: true, dirs: 1}, os.RemoveAll(dir)
 }
 
@@ -165,7 +165,7 @@ func unmountBelow(dir string) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	points, err := guest.DiskMounts(f)
 	if err != nil {
 		return 0, err
@@ -202,7 +202,7 @@ func endRecorded(note string) (killed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("open process %d: %w", pid, err)
 	}
-	defer unix.Close(pidfd)
+	defer func() { _ = unix.Close(pidfd) }()
 	// The descriptor holds on to one process; only then is its age looked at.
 	got, err := startTime(pid)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && got != want {

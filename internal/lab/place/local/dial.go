@@ -38,7 +38,7 @@ func (h *host) dial(ctx context.Context, network, addr string) (net.Conn, error)
 		if err != nil {
 			return nil, err
 		}
-		defer unix.Close(dir)
+		defer func() { _ = unix.Close(dir) }()
 		c, err := d.DialContext(ctx, network, socketPath(dir, addr))
 		if err != nil {
 			return nil, &net.OpError{Op: "dial", Net: network, Addr: &net.UnixAddr{Name: addr, Net: network}, Err: unwrapOp(err)}
@@ -141,7 +141,7 @@ func (m *machine) withinNet(f func() error) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	return within(netns.NsHandle(fd), f)
 }
 
@@ -152,7 +152,7 @@ func (m *machine) openDir(dir string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	defer unix.Close(root)
+	defer func() { _ = unix.Close(root) }()
 	fd, err := unix.Openat2(root, dir, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT,

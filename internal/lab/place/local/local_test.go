@@ -153,7 +153,7 @@ func TestBinaryUnderTmp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Release(context.Background())
+	defer func() { _ = p.Release(context.Background()) }()
 	hosts, err := p.Acquire(t.Context(), []place.HostSpec{{Name: "alpha"}})
 	if err != nil {
 		t.Fatal(err)

@@ -88,7 +88,7 @@ func (m *machine) spawn(h *host) error {
 	}
 	defer theirs.Close()
 	m.control = control
-	m.cmd = exec.Command(h.lab.opts.Binary, "lab-host")
+	m.cmd = exec.CommandContext(context.Background(), h.lab.opts.Binary, "lab-host")
 	m.cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	m.cmd.Dir = "/"
 	m.cmd.Stderr = m.says

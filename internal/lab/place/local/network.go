@@ -62,7 +62,7 @@ func newNetNS() (netns.NsHandle, error) {
 		runtime.UnlockOSThread()
 		return netns.None(), err
 	}
-	defer home.Close()
+	defer func() { _ = home.Close() }()
 	ns, err := netns.New()
 	if backErr := netns.Set(home); backErr != nil {
 		// The thread stays locked, and so dies with this goroutine.
@@ -81,7 +81,7 @@ func within(ns netns.NsHandle, f func() error) error {
 		runtime.UnlockOSThread()
 		return err
 	}
-	defer home.Close()
+	defer func() { _ = home.Close() }()
 	if err := netns.Set(ns); err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("enter a network namespace: %w", err)

@@ -145,7 +145,7 @@ func TestReleaseLeavesNothing(t *testing.T) {
 	}
 	l := p.(*lab)
 	tr := traces{id: l.state.id, binary: o.Binary, workDir: o.WorkDir}
-	defer p.Release(context.Background())
+	defer func() { _ = p.Release(context.Background()) }()
 	hosts := acquire(t, l, "alpha", "beta", "gamma")
 	var pids []int
 	for _, h := range hosts {
@@ -176,6 +176,43 @@ func TestReleaseLeavesNothing(t *testing.T) {
 	tr.expectNone(t)
 	if _, err := os.Stat(o.WorkDir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the work directory that the lab made is still there (%v)", err)
+	}
+}
+
+// TestReleaseClosesDescriptors: an open one would keep a namespace, or a dead
+// lab's socket, for as long as this process lives.
+func TestReleaseClosesDescriptors(t *testing.T) {
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	once := func() {
+		l := openLab(t)
+		h := acquire(t, l, "alpha", "beta")[0]
+		run(t, h, "echo something")
+		if _, err := h.Start(t.Context(), place.Cmd{Path: "cat", Stdin: strings.NewReader("x"), Stdout: io.Discard}); err != nil {
+			t.Fatal(err)
+		}
+		for _, do := range []func() error{
+			func() error { _, _, err := h.Off(t.Context()); return err }, func() error { return h.On(t.Context()) },
+			func() error { return h.Freeze(t.Context()) }, func() error { return l.Release(t.Context()) },
+		} {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	once() // what the runtime opens once and for all
+	before := open()
+	once()
+	once()
+	for end := time.Now().Add(5 * time.Second); open() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d descriptors are open, %d were", open(), before)
+		}
 	}
 }
 
@@ -471,7 +508,7 @@ func TestTwoLabs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
+		defer func() { _ = c.Close() }()
 		if got, err := io.ReadAll(c); err != nil || string(got) != fmt.Sprintf("lab %d", i) {
 			t.Errorf("in lab %d: %q, %v", i, got, err)
 		}

@@ -32,7 +32,7 @@ func (s suite) powerOffIsSilent(t *testing.T) {
 	busy.send("to a dead host") // the sender's kernel takes it
 	idle.expectSilence(quiet)
 	busy.expectSilence(quiet)
-	expectNoAnswer(t, b, addr, quiet)
+	expectNoAnswer(t, b, addr)
 	if err := p.Wait(); !errors.Is(err, place.ErrNoPower) {
 		t.Errorf("the program's end: %v", err)
 	}
@@ -113,7 +113,7 @@ func pair(t *testing.T, a, b place.Host) (atA, atB *client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	accepted := make(chan net.Conn, 1)
 	go func() {
 		if c, err := l.Accept(); err == nil {
@@ -153,7 +153,7 @@ func (s suite) partitionOneWay(t *testing.T) {
 		atFrom.send("the way that was cut")
 		atTo.expectSilence(quiet)
 		addr, p := startEcho(t, to)
-		expectNoAnswer(t, from, addr, quiet)
+		expectNoAnswer(t, from, addr)
 		expectEcho(t, third, addr)
 		partition(t, false, from, to)
 		atTo.expect("the way that was cut") // by a retransmission
@@ -177,7 +177,7 @@ func (s suite) partitionBothWays(t *testing.T) {
 	atB.send("to a")
 	atA.expectSilence(quiet)
 	atB.expectSilence(quiet)
-	expectNoAnswer(t, a, addr, quiet)
+	expectNoAnswer(t, a, addr)
 	partition(t, false, a, b)
 	partition(t, false, b, a)
 	atA.expect("to a")
@@ -192,7 +192,7 @@ func (s suite) partitionOutlastsPower(t *testing.T) {
 	off(t, a)
 	on(t, a)
 	addr, _ := startEcho(t, b)
-	expectNoAnswer(t, a, addr, quiet)
+	expectNoAnswer(t, a, addr)
 	off(t, a)
 	partition(t, false, a, b)
 	on(t, a)

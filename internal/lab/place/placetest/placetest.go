@@ -38,11 +38,8 @@ func Run(t *testing.T, o Options) {
 	t.Run("Join", s.join)
 	t.Run("Refused", s.refused)
 	t.Run("Release", s.release)
-	t.Run("PowerOffIsSilent", s.powerOffIsSilent)
 	t.Run("PowerCycle", s.powerCycle)
-	t.Run("PartitionOneWay", s.partitionOneWay)
-	t.Run("PartitionBothWays", s.partitionBothWays)
-	t.Run("PartitionOutlastsPower", s.partitionOutlastsPower)
+	t.Run("Silence", s.silences)
 	Freeze(t, o)
 	if o.Disk == "" {
 		return
@@ -52,6 +49,22 @@ func Run(t *testing.T, o Options) {
 	t.Run("Wipe", s.wipe)
 	t.Run("DiskStats", s.diskStats)
 	t.Run("DiskIsPrivate", s.diskIsPrivate)
+}
+
+// silences spend their time on waiting for nothing to happen, so they do it
+// together: several places at once is something that has to work anyway.
+func (s suite) silences(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
+		"PowerOff":              s.powerOffIsSilent,
+		"PartitionOneWay":       s.partitionOneWay,
+		"PartitionBothWays":     s.partitionBothWays,
+		"PartitionOutlastPower": s.partitionOutlastsPower,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
 }
 
 // Freeze runs the part of the suite that is about freezing, for places that do
@@ -150,17 +163,16 @@ const (
 // Main runs the helper in a process that is one, and m's tests otherwise.
 func Main(m *testing.M) {
 	if addr := os.Getenv(helperEnv); addr != "" {
-		if err := echo(addr); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+		fmt.Fprintln(os.Stderr, echo(addr))
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-// echo answers every line it gets with the same line.
+// echo answers every line it gets with the same line, until an error ends it.
 func echo(addr string) error {
-	l, err := net.Listen("tcp", addr)
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -171,7 +183,7 @@ func echo(addr string) error {
 			return err
 		}
 		go func() {
-			defer c.Close()
+			defer func() { _ = c.Close() }()
 			_, _ = io.Copy(c, c)
 		}()
 	}
@@ -274,9 +286,9 @@ func (c *client) expectSilence(d time.Duration) {
 
 // expectNoAnswer fails unless connecting to addr just times out: being refused,
 // or told that there is no way, is an answer.
-func expectNoAnswer(t *testing.T, from place.Host, addr string, d time.Duration) {
+func expectNoAnswer(t *testing.T, from place.Host, addr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
+	ctx, cancel := context.WithTimeout(t.Context(), quiet)
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", addr)
 	if err == nil {

@@ -23,13 +23,13 @@ func furnish(c Config) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(binary)
+	defer func() { _ = unix.Close(binary) }()
 	disk := -1
 	if c.Disk != "" {
 		if disk, err = openPath(c.Disk); err != nil {
 			return err
 		}
-		defer unix.Close(disk)
+		defer func() { _ = unix.Close(disk) }()
 	}
 	if err := detachDisks(c.Disk); err != nil {
 		return err
@@ -82,7 +82,7 @@ func detachDisks(own string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	mounts, err := DiskMounts(f)
 	if err != nil {
 		return fmt.Errorf("read mounts: %w", err)

@@ -36,7 +36,7 @@ func TestSendReceive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.Close()
+	defer func() { _ = a.Close() }()
 	fd, err := unix.Dup(int(theirs.Fd()))
 	if err != nil {
 		t.Fatal(err)
@@ -46,12 +46,12 @@ func TestSendReceive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close()
+	defer func() { _ = b.Close() }()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	// Larger than any one read, with more of the stream right behind it.
 	want := Request{Path: "/p", Args: []string{strings.Repeat("x", 300_000)}, Dir: "/", Root: true}
 	sent := make(chan error, 1)
@@ -140,7 +140,7 @@ func TestSupervisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer null.Close()
+	defer func() { _ = null.Close() }()
 	fds := []int{int(null.Fd()), int(null.Fd()), int(null.Fd())}
 	if _, _, _, err := s.start(Request{Path: "true", Dir: "/"}, fds[:2]); err == nil {
 		t.Error("a program without stderr was started")
@@ -152,7 +152,7 @@ func TestSupervisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(pidfd)
+	defer func() { _ = unix.Close(pidfd) }()
 	s.reap() // nothing yet, and it does not wait
 	s.kill(pid)
 	var status syscall.WaitStatus

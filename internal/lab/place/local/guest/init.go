@@ -33,7 +33,7 @@ func Init() error {
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
 	}
-	defer control.Close()
+	defer func() { _ = control.Close() }()
 	var c Config
 	if err := receiveConfig(control, &c); err != nil {
 		return fmt.Errorf("read the host's configuration: %w", err)
@@ -94,7 +94,7 @@ func (s *supervisor) serve(control *net.UnixConn) error {
 
 // handle serves one Request from start to end.
 func (s *supervisor) handle(c *net.UnixConn) {
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	var req Request
 	fds, rest, err := Receive(c, &req)
 	if err != nil {
@@ -180,9 +180,9 @@ func (s *supervisor) environment(req Request) []string {
 	if req.Root {
 		user, home = "root", "/root"
 	}
-	env := []string{"PATH=" + searchPath, "HOME=" + home, "USER=" + user, "LOGNAME=" + user, "LANG=C.UTF-8"}
+	all := []string{"PATH=" + searchPath, "HOME=" + home, "USER=" + user, "LOGNAME=" + user, "LANG=C.UTF-8"}
 	// A variable that is given twice counts as it was given last.
-	all := append(env, req.Env...)
+	all = append(all, req.Env...)
 	last := map[string]int{}
 	for i, v := range all {
 		name, _, _ := strings.Cut(v, "=")
