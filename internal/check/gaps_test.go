@@ -261,7 +261,7 @@ func TestTenMillion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	l, err := Read(r)
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func (s Source) String() string {
 	return [...]string{"first scan", "first index scan", "second scan", "second index scan"}[s]
 }
 
-// ErrInconsistent: the history contradicts itself, so it is no evidence.
+// ErrInconsistent means that the history contradicts itself, so it is no evidence.
 var ErrInconsistent = errors.New("inconsistent history")
 
 // A word packs one write into eight bytes: 48 bits of microseconds (of the
@@ -97,7 +97,7 @@ func Read(r Events) (*Ledger, error) {
 	l := &Ledger{first: -1, strangers: map[uint64]*[sources]uint8{}}
 	var e history.Event
 	for {
-		if err := r.Next(&e); err == io.EOF {
+		if err := r.Next(&e); errors.Is(err, io.EOF) {
 			return l, nil
 		} else if err != nil {
 			return l, err

@@ -135,7 +135,7 @@ func TestRoundTrip(t *testing.T) {
 			rt.Fatal(err)
 		}
 		got, err := read(b)
-		if err != io.EOF {
+		if !errors.Is(err, io.EOF) {
 			rt.Fatalf("read: %v", err)
 		}
 		if len(got) != len(want) {
@@ -301,8 +301,8 @@ func TestOneWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	if err := r.Next(&Event{}); err != io.EOF {
+	defer func() { _ = r.Close() }()
+	if err := r.Next(&Event{}); !errors.Is(err, io.EOF) {
 		t.Errorf("an empty history: %v", err)
 	}
 	if err := w.Append(&Event{Kind: KindMark}); err == nil {
@@ -318,7 +318,7 @@ func TestAppendRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
+	defer func() { _ = w.Close() }()
 	if err := w.Append(&Event{Kind: KindIntent, At: time.Second, ID: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +380,7 @@ func TestLongTexts(t *testing.T) {
 		{Kind: KindMark, Text: strings.Repeat("t", 2*maxText)},
 	})
 	got, err := read(b)
-	if err != io.EOF {
+	if !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	if len(got[1].Code) != maxCode || len(got[2].Text) != maxText {
@@ -402,7 +402,7 @@ func FuzzReader(f *testing.F) {
 		}
 		events, err := read(in)
 		var fe *FormatError
-		if err != io.EOF && !errors.As(err, &fe) {
+		if !errors.Is(err, io.EOF) && !errors.As(err, &fe) {
 			t.Fatalf("read: %v", err)
 		}
 		if fe != nil && (fe.Offset < 0 || fe.Offset > int64(len(in))) {
@@ -412,7 +412,7 @@ func FuzzReader(f *testing.F) {
 			return
 		}
 		again, err := read(write(t, events))
-		if err != io.EOF || !reflect.DeepEqual(again, events) {
+		if !errors.Is(err, io.EOF) || !reflect.DeepEqual(again, events) {
 			t.Fatalf("written again: %v", err)
 		}
 	})

@@ -131,7 +131,7 @@ func (r *Reader) block() error {
 	}
 	n, err := io.ReadFull(r.r, h[:])
 	switch {
-	case err == io.EOF || err == io.ErrUnexpectedEOF:
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return truncated(n)
 	case err != nil:
 		return fmt.Errorf("read history at byte %d: %w", r.offset, err)
@@ -149,7 +149,7 @@ func (r *Reader) block() error {
 	r.store = r.store[:int(size)+blockTailSize]
 	m, err := io.ReadFull(r.r, r.store)
 	switch {
-	case err == io.EOF || err == io.ErrUnexpectedEOF:
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return truncated(n + m)
 	case err != nil:
 		return fmt.Errorf("read history at byte %d: %w", r.offset, err)

@@ -39,7 +39,7 @@ func Create(path string, started time.Time) (*Writer, error) {
 	w := &Writer{f: f, crc: castagnoli(), codes: map[string]uint64{}}
 	if err := w.begin(started); err != nil {
 		f.Close()
-		os.Remove(path)
+		_ = os.Remove(path)
 		return nil, fmt.Errorf("create history %s: %w", path, err)
 	}
 	return w, nil
@@ -186,7 +186,7 @@ func (w *Writer) Close() error {
 	if w.f == nil {
 		return w.err
 	}
-	w.Flush()
+	_ = w.Flush()
 	if w.err == nil {
 		w.buf = binary.LittleEndian.AppendUint64(w.buf[:blockHeaderSize], w.total)
 		w.count = 0

@@ -329,7 +329,7 @@ func (c *Collector) Stop(ctx context.Context) error {
 	c.tellStop()
 	c.notify()
 	c.mu.Unlock()
-	c.ln.Close()
+	_ = c.ln.Close()
 
 	done := make(chan struct{})
 	go func() { c.wg.Wait(); close(done) }()

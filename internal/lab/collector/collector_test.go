@@ -39,7 +39,7 @@ func newBench(t *testing.T, o Options) *bench {
 	if b.c, err = New(ln, token, b.path, o); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.c.Stop(ended()) })
+	t.Cleanup(func() { _ = b.c.Stop(ended()) })
 	return b
 }
 
@@ -68,7 +68,7 @@ func (b *bench) dial() *client {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.t.Cleanup(func() { c.Close() })
+	b.t.Cleanup(func() { _ = c.Close() })
 	return &client{b, c, frame.NewReader(c)}
 }
 
@@ -85,7 +85,7 @@ func (c *client) say(fs ...frame.Frame) {
 
 // hear returns the next frame that is no ping.
 func (c *client) hear() (frame.Frame, error) {
-	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 	for {
 		var f frame.Frame
 		if err := c.r.Read(&f); err != nil || f.Type != frame.Ping {
@@ -154,11 +154,11 @@ func (b *bench) events() []history.Event {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	var out []history.Event
 	for {
 		var e history.Event
-		if err := r.Next(&e); err == io.EOF {
+		if err := r.Next(&e); errors.Is(err, io.EOF) {
 			return out
 		} else if err != nil {
 			b.t.Fatal(err)
@@ -190,7 +190,7 @@ func TestRecords(t *testing.T) {
 	b.c.Mark("now")
 	c.say(outcome(10, history.Unknown), frame.Frame{Type: frame.Intent, ID: 12, RetryOf: 10, Writer: 2}, outcome(12, history.Refused), intent(20), outcome(20, history.Acked),
 		frame.Frame{Type: frame.Note, Text: []byte("a note")}, bye)
-	if _, err := c.hear(); err != io.EOF {
+	if _, err := c.hear(); !errors.Is(err, io.EOF) {
 		t.Errorf("after bye: %v", err)
 	}
 	b.eventually("the driver to finish", func() bool { return b.c.Drivers()[0].State == Finished })
@@ -254,7 +254,7 @@ func TestRejects(t *testing.T) {
 		if f, err := cl.hear(); err != nil || f.Type != frame.Reject || !strings.Contains(string(f.Text), c.want) {
 			t.Errorf("%s: %+v %q, %v", name, f, f.Text, err)
 		}
-		if _, err := cl.hear(); err != io.EOF {
+		if _, err := cl.hear(); !errors.Is(err, io.EOF) {
 			t.Errorf("%s: then %v", name, err)
 		}
 	}
@@ -265,7 +265,7 @@ func TestRejects(t *testing.T) {
 		t.Error("a collector without a token")
 	}
 	ln, _ := net.Listen("tcp", "127.0.0.1:0")
-	defer ln.Close()
+	defer func() { _ = ln.Close() }()
 	if _, err := New(ln, token, b.path, Options{}); err == nil || !strings.Contains(err.Error(), "one writer") {
 		t.Errorf("a second collector for one history: %v", err)
 	}
@@ -299,11 +299,11 @@ func TestBreaksOff(t *testing.T) {
 			cl := b.driver(2, c.confirm)
 			cl.say(c.say...)
 			if c.raw != nil {
-				cl.Write(c.raw)
+				_, _ = cl.Write(c.raw)
 			}
 			if strings.HasPrefix(name, "closed") {
 				b.eventually("the intents", func() bool { return b.c.Live().InFlight == c.unknown })
-				cl.Close()
+				_ = cl.Close()
 			}
 			if why := b.gone(1); !strings.Contains(why, c.want) {
 				t.Errorf("gone: %s, want %q", why, c.want)
@@ -375,7 +375,7 @@ func TestWaits(t *testing.T) {
 	}
 	waiting := make(chan error, 1)
 	go func() { waiting <- b.c.WaitAcks(within(t, 10*time.Second), 99) }()
-	c.Close()
+	_ = c.Close()
 	if err := <-waiting; !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "driver d") {
 		t.Errorf("when the driver is gone: %v", err)
 	}
@@ -449,7 +449,7 @@ func TestFullDisk(t *testing.T) {
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
 		t.Skipf("needs to mount a small file system: %v", err)
 	}
-	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -458,7 +458,7 @@ func TestFullDisk(t *testing.T) {
 	if b.c, err = New(ln, token, filepath.Join(dir, "h"), Options{FlushEvery: 10 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	defer b.c.Stop(ended())
+	defer func() { _ = b.c.Stop(ended()) }()
 	c := b.driver(1, false)
 	waiting := make(chan error, 1)
 	go func() { waiting <- b.c.WaitAcks(within(t, 30*time.Second), 1<<40) }()
@@ -490,7 +490,7 @@ func TestFullDisk(t *testing.T) {
 func TestPings(t *testing.T) {
 	b := newBench(t, Options{PingEvery: 5 * time.Millisecond})
 	c := b.driver(1, false)
-	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 	for range 3 {
 		var f frame.Frame
 		if err := c.r.Read(&f); err != nil || f.Type != frame.Ping {

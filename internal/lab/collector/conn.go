@@ -75,7 +75,7 @@ func (c *Collector) isStopped() bool {
 
 // serve runs one connection to its end.
 func (c *Collector) serve(nc net.Conn) {
-	defer nc.Close()
+	defer func() { _ = nc.Close() }()
 	if t, ok := nc.(*net.TCPConn); ok {
 		noticeSilence(t)
 	}
@@ -88,7 +88,7 @@ func (c *Collector) serve(nc net.Conn) {
 	pings.Go(func() { cn.pingLoop(done) })
 	err := cn.readLoop()
 	close(done)
-	nc.Close()
+	_ = nc.Close()
 	pings.Wait()
 	cn.finish(err)
 }
@@ -112,19 +112,19 @@ func (cn *conn) hello() bool {
 	watch.Go(func() { // a stop does not wait for one who says nothing
 		select {
 		case <-cn.c.stop:
-			cn.nc.SetReadDeadline(time.Now())
+			_ = cn.nc.SetReadDeadline(time.Now())
 		case <-over:
 		}
 	})
 	defer watch.Wait()
 	defer close(over)
-	cn.nc.SetReadDeadline(time.Now().Add(helloTimeout))
+	_ = cn.nc.SetReadDeadline(time.Now().Add(helloTimeout))
 	var f frame.Frame
 	if err := cn.r.Read(&f); err != nil {
 		return false
 	}
 	sum := sha256.Sum256(f.Token)
-	why := ""
+	var why string
 	switch {
 	case f.Type != frame.Hello || subtle.ConstantTimeCompare(sum[:], cn.c.token[:]) != 1:
 		why = "the token is not the collector's"
@@ -134,10 +134,10 @@ func (cn *conn) hello() bool {
 		why = cn.admit(&f)
 	}
 	if why != "" {
-		cn.send(&frame.Frame{Type: frame.Reject, Text: []byte(why)})
+		_ = cn.send(&frame.Frame{Type: frame.Reject, Text: []byte(why)})
 		return false
 	}
-	cn.send(&frame.Frame{Type: frame.Welcome})
+	_ = cn.send(&frame.Frame{Type: frame.Welcome})
 	return true
 }
 
@@ -170,7 +170,7 @@ func (cn *conn) admit(f *frame.Frame) string {
 
 // readLoop records frames until the driver says bye (nil) or vanishes.
 func (cn *conn) readLoop() error {
-	cn.nc.SetReadDeadline(time.Time{})
+	_ = cn.nc.SetReadDeadline(time.Time{})
 	for {
 		if err := cn.batch(); err != nil {
 			return err
@@ -185,7 +185,7 @@ func (cn *conn) readLoop() error {
 			cn.confirm = 0
 		}
 		if err := cn.r.Fill(); err != nil {
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				return errors.New("its connection was closed")
 			}
 			return err
@@ -342,7 +342,7 @@ func (cn *conn) send(f *frame.Frame) error {
 	cn.sendMu.Lock()
 	defer cn.sendMu.Unlock()
 	cn.out = frame.Append(cn.out[:0], f)
-	cn.nc.SetWriteDeadline(time.Now().Add(sendTimeout))
+	_ = cn.nc.SetWriteDeadline(time.Now().Add(sendTimeout))
 	_, err := cn.nc.Write(cn.out)
 	return err
 }
@@ -354,7 +354,7 @@ func (cn *conn) drop(why error) {
 		cn.dropped = why
 	}
 	cn.dropMu.Unlock()
-	cn.nc.Close()
+	_ = cn.nc.Close()
 }
 
 // finish books how the driver ended.

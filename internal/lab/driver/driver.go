@@ -36,7 +36,7 @@ func Run(ctx context.Context, cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	defer s.nc.Close()
+	defer func() { _ = s.nc.Close() }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if c.DurationMs > 0 {
@@ -70,7 +70,7 @@ func Run(ctx context.Context, cfg *Config) error {
 	err = s.bye(why)
 	// The collector closes the connection: were it closed here with something
 	// unread, the last frames might be lost.
-	limit := time.AfterFunc(s.timeout, func() { s.nc.Close() })
+	limit := time.AfterFunc(s.timeout, func() { _ = s.nc.Close() })
 	defer limit.Stop()
 	listening.Wait()
 	return err

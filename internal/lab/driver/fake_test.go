@@ -52,10 +52,10 @@ func (f *fake) stop() {
 	default:
 	}
 	close(f.quit)
-	f.ln.Close()
+	_ = f.ln.Close()
 	f.mu.Lock()
 	for c := range f.live {
-		c.Close()
+		_ = c.Close()
 	}
 	f.mu.Unlock()
 	f.wg.Wait()
@@ -76,7 +76,7 @@ func (f *fake) accept() {
 		f.mu.Unlock()
 		f.wg.Go(func() {
 			defer func() {
-				c.Close()
+				_ = c.Close()
 				f.open.Add(-1)
 				f.mu.Lock()
 				delete(f.live, c)

@@ -17,7 +17,7 @@ func (l *lab) events() []history.Event {
 	l.t.Helper()
 	r, err := history.Open(l.path)
 	l.must(err)
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	var out []history.Event
 	for {
 		var e history.Event
@@ -171,7 +171,7 @@ func TestFailover(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		defer c.Close(context.Background())
+		defer func() { _ = c.Close(context.Background()) }()
 		var ok bool
 		return c.QueryRow(context.Background(), "SELECT bool_or(sync_state = 'sync') FROM pg_stat_replication").Scan(&ok) == nil && ok
 	})

@@ -37,7 +37,7 @@ func newLab(t *testing.T, set func(*Config), targets ...string) *lab {
 	if l.c, err = collector.New(ln, token, l.path, collector.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.c.Stop(expired()) })
+	t.Cleanup(func() { _ = l.c.Stop(expired()) })
 	cfg := &Config{
 		Name: "test", Collector: ln.Addr().String(), Token: token, Targets: targets,
 		User: "holdfast", Password: password, Database: "postgres", Table: "ledger", Writers: 4, PayloadBytes: 100,
@@ -92,7 +92,7 @@ func (l *lab) findings(survivors *server) *check.Findings {
 	l.t.Helper()
 	r, err := history.Open(l.path)
 	l.must(err)
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	led, err := check.Read(r)
 	l.must(err)
 	led.Survived(check.FirstScan, slices.Values(survivors.ids(false)))

@@ -49,7 +49,7 @@ func newServer(t *testing.T, primary *server, settings ...string) *server {
 		t.Fatal(err)
 	}
 	s.dir = dir
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if s.cred != nil {
 		if err := os.Chown(dir, int(s.cred.Uid), int(s.cred.Gid)); err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func (s *server) start() {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	go func(c *exec.Cmd, done chan struct{}) { c.Wait(); close(done) }(s.cmd, s.done)
+	go func(c *exec.Cmd, done chan struct{}) { _ = c.Wait(); close(done) }(s.cmd, s.done)
 	eventually(s.t, 30*time.Second, "the server to start", func() bool {
 		select {
 		case <-s.done:
@@ -118,7 +118,7 @@ func (s *server) start() {
 		if err != nil {
 			return false
 		}
-		c.Close(context.Background())
+		_ = c.Close(context.Background())
 		return true
 	})
 }
@@ -138,12 +138,12 @@ func (s *server) kill() {
 			}
 		}
 	}
-	s.cmd.Process.Signal(syscall.SIGSTOP) // so that it starts no more of them
+	_ = s.cmd.Process.Signal(syscall.SIGSTOP) // so that it starts no more of them
 	s.signal(syscall.SIGKILL)
 	<-s.done
 	s.cmd = nil
 	if segment >= 0 {
-		unix.SysvShmCtl(segment, unix.IPC_RMID, nil)
+		_, _ = unix.SysvShmCtl(segment, unix.IPC_RMID, nil)
 	}
 }
 
@@ -151,7 +151,7 @@ func (s *server) kill() {
 // their own, and to the postmaster.
 func (s *server) signal(sig syscall.Signal) {
 	for _, pid := range append(children(s.cmd.Process.Pid), s.cmd.Process.Pid) {
-		syscall.Kill(pid, sig)
+		_ = syscall.Kill(pid, sig)
 	}
 }
 
@@ -168,7 +168,7 @@ func (s *server) exec(sql ...string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer c.Close(context.Background())
+	defer func() { _ = c.Close(context.Background()) }()
 	for _, q := range sql {
 		if _, err := c.Exec(context.Background(), q); err != nil {
 			s.t.Fatalf("%s: %v", q, err)
@@ -183,7 +183,7 @@ func (s *server) ids(byIndex bool) []uint64 {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer c.Close(context.Background())
+	defer func() { _ = c.Close(context.Background()) }()
 	off := map[bool]string{true: "enable_seqscan", false: "enable_indexscan"}[byIndex]
 	if _, err := c.Exec(context.Background(), "SET "+off+" = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off"); err != nil {
 		s.t.Fatal(err)
@@ -240,7 +240,7 @@ func freePort(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port
 }
 

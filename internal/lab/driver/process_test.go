@@ -34,10 +34,10 @@ func TestProcess(t *testing.T) {
 		why     string
 		exit    int
 	}{
-		{"stop", false, func(_ *os.Process, c *collector.Collector) { c.Stop(within(t, 10*time.Second)) }, collector.Finished, "the collector said stop", 0},
-		{"SIGTERM", false, func(p *os.Process, _ *collector.Collector) { p.Signal(syscall.SIGTERM) }, collector.Finished, "it was interrupted", 0},
-		{"SIGKILL", false, func(p *os.Process, _ *collector.Collector) { p.Kill() }, collector.Gone, "gone with", -1},
-		{"SIGKILL, with confirmed intents", true, func(p *os.Process, _ *collector.Collector) { p.Kill() }, collector.Gone, "gone with", -1},
+		{"stop", false, func(_ *os.Process, c *collector.Collector) { _ = c.Stop(within(t, 10*time.Second)) }, collector.Finished, "the collector said stop", 0},
+		{"SIGTERM", false, func(p *os.Process, _ *collector.Collector) { _ = p.Signal(syscall.SIGTERM) }, collector.Finished, "it was interrupted", 0},
+		{"SIGKILL", false, func(p *os.Process, _ *collector.Collector) { _ = p.Kill() }, collector.Gone, "gone with", -1},
+		{"SIGKILL, with confirmed intents", true, func(p *os.Process, _ *collector.Collector) { _ = p.Kill() }, collector.Gone, "gone with", -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, n := counting(t)
@@ -50,7 +50,7 @@ func TestProcess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer coll.Stop(expired())
+			defer func() { _ = coll.Stop(expired()) }()
 			cfg := testConfig(f.target())
 			cfg.Collector, cfg.Writers, cfg.ConfirmIntents = ln.Addr().String(), 4, c.confirm
 			in, err := json.Marshal(cfg)
@@ -64,7 +64,7 @@ func TestProcess(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer cmd.Process.Kill()
+			defer func() { _ = cmd.Process.Kill() }()
 			if err := coll.WaitAcks(within(t, 10*time.Second), 100); err != nil {
 				t.Fatal(err, said.String())
 			}
@@ -78,7 +78,7 @@ func TestProcess(t *testing.T) {
 				}
 			}
 			c.end(cmd.Process, coll)
-			cmd.Wait()
+			_ = cmd.Wait()
 			if got := cmd.ProcessState.ExitCode(); got != c.exit || said.Len() > 0 {
 				t.Errorf("exit code %d, want %d; it said %q", got, c.exit, said.String())
 			}
@@ -102,7 +102,7 @@ func TestProcess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.Close()
+			defer func() { _ = r.Close() }()
 			incomplete := false
 			var e history.Event
 			for r.Next(&e) == nil {

@@ -40,7 +40,7 @@ func (a *attempt) backend(event string) (pid int) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	defer c.Close(context.Background())
+	defer func() { _ = c.Close(context.Background()) }()
 	eventually(a.t, 10*time.Second, "a backend in "+event, func() bool {
 		err := c.QueryRow(context.Background(), "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast-driver' AND wait_event = $1", event).Scan(&pid)
 		return err == nil
@@ -91,7 +91,7 @@ func TestRealOutcomes(t *testing.T) {
 			if err != nil {
 				return false
 			}
-			defer c.Close(context.Background())
+			defer func() { _ = c.Close(context.Background()) }()
 			var v string
 			return c.QueryRow(context.Background(), "SELECT current_setting($1)", name).Scan(&v) == nil && v == value
 		})
@@ -121,7 +121,7 @@ func TestRealOutcomes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer lock.Close(context.Background())
+		defer func() { _ = lock.Close(context.Background()) }()
 		se, other := a.dial(), a.dial() // to prepare the INSERT takes a lock, too
 		if _, err := lock.Exec(context.Background(), "BEGIN; LOCK ledger IN SHARE MODE"); err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestRealOutcomes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close(context.Background())
+		defer func() { _ = c.Close(context.Background()) }()
 		for _, q := range []string{"SET default_transaction_read_only = off", "ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()"} {
 			if _, err := c.Exec(context.Background(), q); err != nil {
 				t.Fatal(err)
@@ -193,7 +193,7 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 	var version int
 	err = c.QueryRow(context.Background(), "SELECT current_setting('server_version_num')::int", pgx.QueryExecModeSimpleProtocol).Scan(&version)
-	c.Close(context.Background())
+	_ = c.Close(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

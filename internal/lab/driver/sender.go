@@ -11,10 +11,10 @@ import (
 	"github.com/holdfast-db/holdfast/internal/lab/driver/frame"
 )
 
-// ErrCollector: the collector is out of reach, so nothing may be written.
+// ErrCollector means that the collector is out of reach, so nothing may be written.
 var ErrCollector = errors.New("the collector is out of reach")
 
-// ErrRejected: the collector does not take this driver.
+// ErrRejected means that the collector does not take this driver.
 var ErrRejected = errors.New("the collector refused the driver")
 
 // sender is the connection to the collector. Writers that have something to
@@ -55,7 +55,7 @@ func connect(cfg *Config) (*sender, *frame.Reader, error) {
 	s.cond.L = &s.mu
 	r := frame.NewReader(nc)
 	if err := s.hello(cfg, r); err != nil {
-		nc.Close()
+		_ = nc.Close()
 		return nil, nil, err
 	}
 	return s, r, nil
@@ -66,7 +66,7 @@ func (s *sender) hello(cfg *Config, r *frame.Reader) error {
 		Type: frame.Hello, Version: frame.Version, ID: cfg.IDBase, Confirm: cfg.ConfirmIntents,
 		Token: []byte(cfg.Token), Text: []byte(cfg.Name),
 	}
-	s.nc.SetDeadline(time.Now().Add(s.timeout))
+	_ = s.nc.SetDeadline(time.Now().Add(s.timeout))
 	if _, err := s.nc.Write(frame.Append(nil, &hello)); err != nil {
 		return fmt.Errorf("%w: %w", ErrCollector, err)
 	}
@@ -90,7 +90,7 @@ func (s *sender) listen(r *frame.Reader, stop func()) {
 	for {
 		ok, err := r.Next(&f)
 		if err == nil && !ok {
-			s.nc.SetReadDeadline(time.Now().Add(s.timeout))
+			_ = s.nc.SetReadDeadline(time.Now().Add(s.timeout))
 			err = r.Fill()
 		}
 		if err != nil {
@@ -191,7 +191,7 @@ func (s *sender) flush(upTo uint64) {
 		out, end := s.buf, s.queued
 		s.buf = s.spare[:0]
 		s.mu.Unlock()
-		s.nc.SetWriteDeadline(time.Now().Add(s.timeout))
+		_ = s.nc.SetWriteDeadline(time.Now().Add(s.timeout))
 		_, err := s.nc.Write(out)
 		s.mu.Lock()
 		s.spare, s.writing, s.sent = out, false, end

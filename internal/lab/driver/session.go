@@ -95,12 +95,12 @@ func (d *dialer) dial(ctx context.Context, target int) (*session, error) {
 	}
 	h, err := pc.Hijack()
 	if err != nil {
-		pc.Conn().Close()
+		_ = pc.Conn().Close()
 		return nil, err
 	}
 	s := &session{target: target, nc: h.Conn, fe: pgproto3.NewFrontend(h.Conn, h.Conn), now: d.now}
 	s.bind = pgproto3.Bind{PreparedStatement: statement, ParameterFormatCodes: []int16{1}, Parameters: make([][]byte, 4)}
-	unwatch := context.AfterFunc(ctx, func() { s.nc.SetDeadline(time.Unix(1, 0)) })
+	unwatch := context.AfterFunc(ctx, func() { _ = s.nc.SetDeadline(time.Unix(1, 0)) })
 	err = s.prepare(d.insert)
 	if !unwatch() { // the deadline is or will be in the past
 		err = ctx.Err()
@@ -196,7 +196,7 @@ func (s *session) insert(w *write, timeout time.Duration) result {
 	begun := s.now()
 	s.inFlight.Store(int64(begun))
 	defer s.inFlight.Store(0)
-	s.nc.SetDeadline(time.Now().Add(timeout))
+	_ = s.nc.SetDeadline(time.Now().Add(timeout))
 	if s.switched.Load() { // after the deadline is set, so that interrupt is not undone
 		return result{outcome: history.Refused, code: codeSwitched}
 	}
@@ -215,12 +215,12 @@ func (s *session) insert(w *write, timeout time.Duration) result {
 // interrupt ends a write in flight, and every later one, at once.
 func (s *session) interrupt() {
 	s.switched.Store(true)
-	s.nc.SetDeadline(time.Unix(1, 0))
+	_ = s.nc.SetDeadline(time.Unix(1, 0))
 }
 
 // close ends the connection without a word: a server that is asked to cancel
 // would turn a commit in doubt into one that looks done.
-func (s *session) close() { s.nc.Close() }
+func (s *session) close() { _ = s.nc.Close() }
 
 func (s *session) exchange(w *write, a *answer) {
 	binary.BigEndian.PutUint64(s.fixed[0:], w.id)

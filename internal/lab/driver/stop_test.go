@@ -31,7 +31,7 @@ func newDesk(t *testing.T) *desk {
 		t.Fatal(err)
 	}
 	d := &desk{t: t, ln: ln, conn: make(chan net.Conn, 1)}
-	t.Cleanup(func() { ln.Close() })
+	t.Cleanup(func() { _ = ln.Close() })
 	return d
 }
 
@@ -42,7 +42,7 @@ func (d *desk) welcome() (net.Conn, *frame.Reader) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	d.t.Cleanup(func() { c.Close() })
+	d.t.Cleanup(func() { _ = c.Close() })
 	r := frame.NewReader(c)
 	var f frame.Frame
 	if err := r.Read(&f); err != nil || f.Type != frame.Hello || string(f.Token) != token {
@@ -93,7 +93,7 @@ func TestNoCollectorNoWrites(t *testing.T) {
 	done := d.start(nil, f.target())
 	c, _ := d.welcome()
 	eventually(t, 10*time.Second, "writes", func() bool { return n.Load() > 10 })
-	c.Close()
+	_ = c.Close()
 	if err := await(t, done); !errors.Is(err, ErrCollector) {
 		t.Errorf("%v", err)
 	}
@@ -143,7 +143,7 @@ func TestUnconfirmedIntentIsNotWritten(t *testing.T) {
 		}
 		eventually(t, 10*time.Second, "the confirmed write", func() bool { return n.Load() == int64(id-99) })
 	}
-	c.Close()
+	_ = c.Close()
 	if err := await(t, done); !errors.Is(err, ErrCollector) {
 		t.Errorf("%v", err)
 	}

@@ -65,7 +65,7 @@ type Frame struct {
 	Text    []byte
 }
 
-// ErrBad: the bytes are no frame.
+// ErrBad means that the bytes are no frame.
 var ErrBad = errors.New("malformed frame")
 
 // Append encodes f after b. Texts too long for a frame are cut short.

@@ -66,7 +66,7 @@ func TestRoundTrip(t *testing.T) {
 				rt.Fatalf("frame %d: %+v, want %+v", i, f, want[i])
 			}
 		}
-		if err := r.Read(&Frame{}); err != io.EOF {
+		if err := r.Read(&Frame{}); !errors.Is(err, io.EOF) {
 			rt.Fatalf("at the end: %v", err)
 		}
 	})
