@@ -31,6 +31,38 @@ func TestInBrowser(t *testing.T) {
 	}
 }
 
+// TestStatesInBrowser opens runs in other states, and one whose words are too
+// long for any line, where the room is least.
+func TestStatesInBrowser(t *testing.T) {
+	runs := variants()
+	long := resulttest.Sample(1, 1)
+	word := strings.Repeat("unbreakable", 30)
+	long.Study, long.Command, long.Environment[word] = word, word, word
+	long.Comparisons[0].A, long.Skipped[0].Why = word, word
+	for i := range long.Cells {
+		c := &long.Cells[i]
+		c.Setup += word
+		c.Why, c.Recovery = word, word
+		for j := range c.Events {
+			c.Events[j].What = word
+		}
+	}
+	runs["long"] = long
+	b := startBrowser(t)
+	for _, name := range []string{"empty", "interrupted", "failed", "mixed", "odd", "selftest", "long"} {
+		t.Run(name, func(t *testing.T) {
+			b.t = t
+			file := writePage(t, html(t, runs[name]))
+			b.open(file, 400, "light")
+			checkPage(t, b, file, 400)
+			if dir := os.Getenv("HOLDFAST_SCREENSHOTS"); dir != "" {
+				b.screenshots(filepath.Join(dir, name), 400)
+			}
+		})
+		b.t = t
+	}
+}
+
 func checkPage(t *testing.T, b *browser, file string, width int) {
 	t.Helper()
 	var m struct {

@@ -47,7 +47,8 @@ func niceMax(v float64) float64 {
 func niceTicks(lo, hi float64, n int) []float64 {
 	step := niceMax((hi - lo) / float64(n))
 	var out []float64
-	for v := math.Ceil(lo/step-1e-9) * step; v <= hi+step*1e-9; v += step {
+	// The count ends the loop where steps are too small for numbers of that size.
+	for v := math.Ceil(lo/step-1e-9) * step; v <= hi+step*1e-9 && len(out) <= 2*n; v += step {
 		out = append(out, math.Round(v/step)*step+0) // +0: no negative zero
 	}
 	return out

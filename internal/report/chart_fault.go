@@ -21,6 +21,9 @@ func spanOf(cells []*result.Cell) (s span, ok bool) {
 	s.from, s.to = math.Inf(1), math.Inf(-1)
 	for _, c := range cells {
 		for _, sec := range c.Series {
+			if !drawable(sec.T) {
+				continue
+			}
 			s.from, s.to = min(s.from, math.Floor(sec.T)), max(s.to, math.Floor(sec.T)+1)
 			s.top = max(s.top, float64(sec.Acked))
 		}
@@ -39,14 +42,15 @@ const fewSeconds = 5
 // smallest value, since gaps are what the chart is for.
 const maxBins = 240
 
+// drawable keeps out times that no run reaches (four months): a chart that
+// reaches them would show nothing else.
+func drawable(t float64) bool { return math.Abs(t) < 1e7 }
+
 // bins returns the acknowledged writes per second of one cell by second of the
 // span, -1 where the series has none.
 func bins(c *result.Cell, s span) []float64 {
 	n := int(s.to - s.from)
-	width := 1
-	for n/width > maxBins {
-		width++
-	}
+	width := max(1, (n+maxBins-1)/maxBins)
 	out := make([]float64, (n+width-1)/width)
 	for i := range out {
 		out[i] = -1
@@ -54,6 +58,9 @@ func bins(c *result.Cell, s span) []float64 {
 	sums := map[int]float64{}
 	first, last := math.MaxInt, -1
 	for _, sec := range c.Series {
+		if !drawable(sec.T) {
+			continue
+		}
 		second := int(math.Floor(sec.T) - s.from)
 		sums[second] += float64(sec.Acked)
 		first, last = min(first, second), max(last, second)

@@ -88,8 +88,11 @@ func ignoreClosed(err error) error {
 func (b *browser) stop(cmd *exec.Cmd) {
 	b.nextID++
 	_, _ = fmt.Fprintf(b.in, `{"id":%d,"method":"Browser.close"}`+"\x00", b.nextID) // it may be gone already
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = cmd.Wait() // how it ended is of no matter
+	}()
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):

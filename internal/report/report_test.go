@@ -184,7 +184,10 @@ func variants() map[string]*result.Run {
 	odd.Seed = math.MaxUint64
 	for i := range odd.Cells {
 		c := &odd.Cells[i]
-		c.Series = []result.Second{{T: 5, Acked: 1}, {T: -3.5}, {T: 5.2, Acked: 7}, {T: 90000, Acked: 3}}
+		c.Series = []result.Second{{T: 5, Acked: 1}, {T: -3.5}, {T: 5.2, Acked: 7}, {T: 90000, Acked: 3}, {T: 1e300, Acked: 3}, {T: -1e17, Acked: math.MaxInt}}
+		if c.Experiment == "commit" {
+			c.Metrics["latency_mean_ms"] = math.MaxFloat64 / float64(1+i%7)
+		}
 		c.IDs = []result.IDRange{{From: math.MaxUint64 - 1, To: math.MaxUint64, Outcome: result.OutcomeAcked}, {From: 0, To: 3, Outcome: result.OutcomeNeverAttempted, Survived: true}}
 		c.Events = []result.Event{{AtMs: -9e9, What: "long ago"}, {AtMs: 1, UntilMs: 2, What: ""}}
 	}

@@ -25,6 +25,8 @@ func DiskLabel(params map[string]any) string {
 func On(setup string, params map[string]any) string {
 	disk := DiskLabel(params)
 	switch {
+	case disk == "" && setup == "":
+		return "this machine"
 	case disk == "":
 		return setup
 	case setup == "" || setup == "disk":
