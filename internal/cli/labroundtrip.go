@@ -50,7 +50,7 @@ func newLabRoundTripCmd(env Env) *cobra.Command {
 
 // serveEcho writes {"echo":"ADDR"} once it listens, so that port 0 can be asked for.
 func serveEcho(ctx context.Context, env Env, addr string) error {
-	l, err := net.Listen("tcp", addr)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return infraError(fmt.Errorf("listen for round trips: %w", err))
 	}

@@ -1,0 +1,289 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-db/holdfast/internal/result"
+)
+
+const shortStudy = `
+study: short
+setups:
+  - setup: pg-single
+  - setup: pg-async
+  - setup: pg-any1
+experiments:
+  - experiment: power-off
+    setups: [pg-single, pg-any1]
+    seconds: 1
+    after: 2
+    rate: 300
+  - experiment: power-off
+    setups: [pg-async, pg-any1]
+    lag_ms: [1500]
+    seconds: 1
+    after: 2
+    rate: 300
+`
+
+// longStudy writes for longer than any test waits.
+const longStudy = `
+study: long
+setups: [{setup: pg-single}]
+experiments: [{experiment: power-off, seconds: 600}]
+`
+
+// TestLiarsAreCaught is rule 5: the lab tests itself.
+func TestLiarsAreCaught(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	b.labRun("selftest").want(t, 0)
+	run := b.result()
+	if caught, missed := result.Selftest(run); len(caught) != 3 || len(missed) != 0 {
+		t.Errorf("caught %v, missed %v", caught, missed)
+	}
+	if run.Summary == nil || run.Finished == "" {
+		t.Error("the run is not concluded")
+	}
+	b.run("lab", "recheck", "out").want(t, 0)
+	list := b.run("lab", "list")
+	list.want(t, 0)
+	b.clean()
+}
+
+// TestPowerOff: an honest setup loses nothing, and lagging standbys are what
+// asynchronous replication loses by.
+func TestPowerOff(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	b.labRun(b.study(shortStudy)).want(t, 0)
+	run := b.result()
+	if len(run.Cells) != 4 {
+		t.Fatalf("%d cells, want 4", len(run.Cells))
+	}
+	for _, c := range run.Cells {
+		lost := c.Metrics["lost"]
+		switch {
+		case c.Verdict != result.Held:
+			t.Errorf("%s: %s: %s", c.Setup, c.Verdict, c.Why)
+		case c.Metrics["acked"] < 300:
+			t.Errorf("%s: %g acknowledged writes only", c.Setup, c.Metrics["acked"])
+		case c.Setup == "pg-async" && lost < 100:
+			t.Errorf("pg-async lost %g writes with standbys that lag by 1.5 s at 300 writes/s", lost)
+		case c.Setup != "pg-async" && lost != 0:
+			t.Errorf("%s lost %g writes", c.Setup, lost)
+		}
+		if v, ok := c.Metrics["first_ack_ms"]; !ok || v < 50 {
+			t.Errorf("%s: first acknowledged write after %v ms (measured: %v)", c.Setup, v, ok)
+		}
+		if c.Recovery == "" || c.Promise == nil || c.Evidence != result.EvidenceSimulatedDisk || !c.Silent || !c.Simulated {
+			t.Errorf("%s: what the report must say is missing: %+v", c.Setup, c)
+		}
+	}
+	html, err := os.ReadFile(filepath.Join(b.dir, "out", "report.html"))
+	if err != nil || !strings.Contains(string(html), "pg-any1") {
+		t.Errorf("report.html: %v", err)
+	}
+	again := b.run("lab", "recheck", "out")
+	again.want(t, 0)
+	if !strings.Contains(again.stdout, "4 cells checked again") {
+		t.Errorf("recheck says %q", again.stdout)
+	}
+	b.run("lab", "report", "out").want(t, 0)
+	b.noSecrets()
+	b.clean()
+}
+
+// noSecrets: a password or token is never in what a run leaves.
+func (b *bench) noSecrets() {
+	b.t.Helper()
+	err := filepath.WalkDir(filepath.Join(b.dir, "out"), func(p string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(p)
+		for _, s := range []string{"SCRAM-SHA-256$", "password=", `"token"`} {
+			if strings.Contains(string(data), s) {
+				b.t.Errorf("%s holds %q", p, s)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		b.t.Error(err)
+	}
+}
+
+// TestCommit: the four figures of a commit come from the real pgbench.
+func TestCommit(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	b.labRun(b.study(`
+study: commit
+setups: [{setup: pg-any1}]
+experiments:
+  - {experiment: commit, clients: [1, 2], seconds: 2, scale: 1, repeat: 2}
+  - {experiment: round-trip, seconds: 0.5}
+  - {experiment: flush, seconds: 0.05}
+`)).want(t, 0)
+	run := b.result()
+	commits, flushes := 0, 0
+	for _, c := range run.Cells {
+		var want []string
+		switch c.Experiment {
+		case "commit":
+			commits++
+			want = []string{"latency_mean_ms", "latency_p50_ms", "latency_p99_ms", "latency_p999_ms", "tps", "failed"}
+		case "round-trip":
+			want = []string{"tcp_p50_ms", "select1_p50_ms"}
+		case "flush":
+			flushes++
+			want = []string{"p50_ms", "p99_ms", "mean_ms"}
+		}
+		for _, m := range want {
+			if v, ok := c.Metrics[m]; !ok || (v <= 0 && m != "failed") {
+				t.Errorf("%s %v: %s is %v (measured: %v)", c.Experiment, c.Params, m, v, ok)
+			}
+		}
+	}
+	if commits != 4 || flushes != 24 {
+		t.Errorf("%d commit cells and %d flush cells, want 4 and 24 (skipped: %v)", commits, flushes, run.Skipped)
+	}
+	if len(run.Comparisons) == 0 && len(run.Noise) == 0 {
+		t.Error("neither noise nor a comparison came of repeated cells")
+	}
+	b.clean()
+}
+
+// TestInterrupt: Ctrl-C ends a run at once, cleans up, and keeps what it had.
+func TestInterrupt(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	s := b.start(b.study(longStudy))
+	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	s.wait().want(t, 130, "interrupted")
+	if run := b.result(); run.Finished != "" || len(run.Cells) != 0 {
+		t.Errorf("an interrupted run claims %d cells, finished %q", len(run.Cells), run.Finished)
+	}
+	b.clean(s.ids...)
+}
+
+// TestKilled: what a killed lab leaves is little, and `lab clean` removes it.
+func TestKilled(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	s := b.start(b.study(longStudy))
+	if err := s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.cmd.Wait()
+	b.eventually("the killed lab's processes have ended", func() bool { return len(b.processes()) == 0 })
+	b.run("lab", "clean", "--work-dir", b.work).want(t, 0)
+	b.clean(s.ids...)
+}
+
+// TestKilledDriver: without its driver a cell has no verdict.
+func TestKilledDriver(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	s := b.start(b.study(longStudy))
+	if err := syscall.Kill(s.driver(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.wait().want(t, 2, "driver")
+	run := b.result()
+	if len(run.Cells) != 1 || run.Cells[0].Verdict != result.Unknown {
+		t.Errorf("cells: %+v", run.Cells)
+	}
+	b.clean(s.ids...)
+}
+
+// TestTwoAtOnce: two labs on one machine do not meet.
+func TestTwoAtOnce(t *testing.T) {
+	needLab(t)
+	study := `
+study: both
+setups: [{setup: pg-single}]
+experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 200}]
+`
+	a, b := newBench(t), newBench(t)
+	cmd, stdout, stderr := a.command("lab", "run", a.study(study), "--out", "out", "--work-dir", a.work)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b.labRun(b.study(study)).want(t, 0)
+	finished(t, cmd.Wait(), stdout, stderr).want(t, 0)
+	a.clean()
+	b.clean()
+}
+
+// TestFullDisk: too little room is found before anything is made, and a run
+// folder that fills up makes a cell unknown, never lost.
+func TestFullDisk(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	small := filepath.Join(b.dir, "small")
+	if err := os.Mkdir(small, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(small, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	o := b.run("lab", "run", "quick", "--out", "out", "--work-dir", small)
+	o.want(t, 2, small, "free")
+	if _, err := os.Stat(filepath.Join(b.dir, "out")); err == nil {
+		t.Error("a run folder was made for a run that could not begin")
+	}
+
+	out := filepath.Join(small, "out")
+	if err := os.WriteFile(filepath.Join(small, "ballast"), make([]byte, 63<<20+512<<10), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o = b.run("lab", "run", b.study(strings.Replace(longStudy, "600", "20, rate: 0, writers: 32", 1)), "--out", out, "--work-dir", b.work)
+	o.want(t, 2, "no space left")
+	b.clean()
+}
+
+// TestNoPostgres, TestNoRoot: one message that names the piece and how to get it.
+func TestNoPostgres(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	b.env = append(b.env, "HOLDFAST_PG_BINDIR="+filepath.Join(b.dir, "nowhere"))
+	b.labRun("quick").want(t, 2, "PostgreSQL", "HOLDFAST_PG_BINDIR")
+	b.clean()
+}
+
+func TestNoRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become somebody else")
+	}
+	b := newBench(t)
+	for _, d := range []string{b.dir, filepath.Dir(b.dir)} {
+		if err := os.Chmod(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd, stdout, stderr := b.command("lab", "run", "quick", "--out", "out")
+	const nobody = 65534
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	finished(t, cmd.Run(), stdout, stderr).want(t, 2, "root")
+	// What needs no root works without it.
+	for _, args := range [][]string{{"version"}, {"lab", "list"}, {"measure", "disk", ".", "--for", "10ms", "--only", "same-block/fsync/buffered"}} {
+		cmd, stdout, stderr = b.command(args...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		finished(t, cmd.Run(), stdout, stderr).want(t, 0)
+	}
+}
