@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -111,31 +112,77 @@ func ledger(s *server) { s.exec(strings.Split(fmt.Sprintf(CreateTable, "ledger")
 // TestKillAndRestart kills the server under load and starts it again: what was
 // acked is there, and the checker finds nothing against it.
 func TestKillAndRestart(t *testing.T) {
+	cycles := 1
+	if os.Getenv("HOLDFAST_LONG") != "" {
+		cycles = 20
+	}
 	for _, confirm := range []bool{false, true} {
 		t.Run(fmt.Sprintf("confirm=%v", confirm), func(t *testing.T) {
 			s := newServer(t, nil)
 			ledger(s)
 			l := newLab(t, func(c *Config) { c.ConfirmIntents = confirm }, s.target())
 			l.must(l.c.WaitAcks(within(t, 20*time.Second), 500))
-			cut := time.Now()
-			l.c.MarkAt(cut, history.MarkCut)
-			s.kill()
-			s.start()
-			l.must(l.c.WaitFirstAckSentAfter(within(t, 20*time.Second), cut))
-			n := l.c.Live().Acked
-			l.must(l.c.WaitAcks(within(t, 20*time.Second), n+500))
+			for range cycles {
+				cut := time.Now()
+				l.c.MarkAt(cut, history.MarkCut)
+				s.kill()
+				s.start()
+				l.must(l.c.WaitFirstAckSentAfter(within(t, 20*time.Second), cut))
+				n := l.c.Live().Acked
+				l.must(l.c.WaitAcks(within(t, 20*time.Second), n+500))
+			}
 			l.stop()
 			f := l.findings(s)
 			if v, why := f.Judge(check.Promise{Lose: check.LoseNothing}); v != check.Held {
 				t.Errorf("%s: %s", v, why)
 			}
-			if f.Acked < 1000 || f.Unknown == 0 || f.Refused+f.Unknown > 1000 {
+			if f.Acked < 1000 || f.Unknown == 0 || f.Refused+f.Unknown > 1000*cycles {
 				t.Errorf("%d acked, %d refused, %d unknown", f.Acked, f.Refused, f.Unknown)
 			}
 			if f.Gaps.FirstAckMs == nil || f.Gaps.LongestMs == nil || *f.Gaps.FirstAckMs > 10_000 || *f.Gaps.LongestMs < 10 {
 				t.Errorf("gaps %+v", f.Gaps)
 			}
 		})
+	}
+}
+
+// TestCatchesLoss is the control: a server that acknowledges before its WAL is
+// written loses when it is killed, and is caught.
+func TestCatchesLoss(t *testing.T) {
+	s := newServer(t, nil, "synchronous_commit=off", "wal_buffers='16MB'")
+	ledger(s)
+	s.exec("CHECKPOINT")
+	for _, pid := range children(s.cmd.Process.Pid) { // nobody writes the WAL for the backends
+		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(b), "walwriter") {
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	l := newLab(t, nil, s.target())
+	l.must(l.c.WaitAcks(within(t, 20*time.Second), 2000))
+	cut := time.Now()
+	l.c.MarkAt(cut, history.MarkCut)
+	s.kill()
+	s.start()
+	l.must(l.c.WaitFirstAckSentAfter(within(t, 20*time.Second), time.Now()))
+	s.exec("CHECKPOINT")
+	l.stop()
+	f := l.findings(s)
+	if v, why := f.Judge(check.Promise{Lose: check.LoseNothing}); v != check.Broken || f.Lost.Count < 100 {
+		t.Errorf("%s: %s", v, why)
+	} else {
+		t.Log(why)
+	}
+	if f.Ghost.Count+f.Phantom.Count+f.Duplicated.Count+f.Disagree.Count != 0 {
+		t.Errorf("found besides: %v", f.Metrics())
+	}
+	// All of it was acked in the last seconds before the cut.
+	if f.LostMs <= 0 || f.LostMs > 60_000 {
+		t.Errorf("lost over %v ms", f.LostMs)
+	}
+	if v, why := f.Judge(check.Promise{Lose: check.LoseMillis, Ms: f.LostMs}); v != check.Held {
+		t.Errorf("against what it lost: %s: %s", v, why)
 	}
 }
 
