@@ -13,6 +13,7 @@ import (
 type faultGroup struct {
 	badge
 	ID, Title, Mark, Sentence string
+	Base                      string // setup and disk
 	Top                       string // of the charts' height
 	From, To                  string // of the charts' time
 	Chart                     template.HTML
@@ -79,7 +80,7 @@ func faultGroups(run *result.Run, groups []result.Group, ids cellIDs) []faultGro
 func newFaultGroup(g *result.Group, ids cellIDs, sentence string, brief bool) faultGroup {
 	one, _ := result.FaultNoun(g.Fault(), g.Experiment)
 	f := faultGroup{badge: newBadge(g.Verdict(), true), ID: groupID(g), Title: result.On(g.Setup, g.Params) + ": " + one,
-		Mark: mark(g.Simulated), Sentence: sentence, Phases: phases(g), Open: len(g.Cells) <= openUpTo && !brief, Fault: one}
+		Mark: mark(g.Simulated), Base: result.On(g.Setup, g.Params), Sentence: sentence, Phases: phases(g), Open: len(g.Cells) <= openUpTo && !brief, Fault: one}
 	if c := g.Conditions(); c != "" {
 		f.Title += ", " + c
 	}

@@ -371,6 +371,9 @@ func TestTextFitsItsWidth(t *testing.T) {
 	if got := text(t, run, report.TextOptions{Width: 500}); got != text(t, run, report.TextOptions{}) {
 		t.Error("a wide terminal gets other lines than one of 100 columns")
 	}
+	if want := "pg-single on local-nvme, pg-single on cloud-volume, pg-fsync-off on local-nvme: brought back by operator's script"; !strings.Contains(strings.Join(strings.Fields(plain), " "), want) {
+		t.Errorf("the text does not say %q", want)
+	}
 	lines := strings.Split(strings.TrimRight(text(t, run, report.TextOptions{}), "\n"), "\n")
 	if last := lines[len(lines)-1]; !strings.Contains(last, "1 ✗ broken, 1 ? unknown, 4 ✓ held") {
 		t.Errorf("the last line is %q", last)

@@ -209,6 +209,31 @@ func (t *text) faults(p *page) {
 	}
 	t.table("Faults, by group (ghosts, phantoms, written twice: g/p/t)",
 		[]string{"setup", "disk", "fault", "judged", "lost", "unkn. (there)", "refused", "g/p/t", "gap ms"}, rows, 3)
+	t.recoveries(p)
+}
+
+// recoveries says how setups came back and on what evidence, each way once.
+func (t *text) recoveries(p *page) {
+	setups := map[string][]string{}
+	var ways []string
+	for _, g := range p.Groups {
+		way := strings.Join(g.Recovery, "; ")
+		if g.Evidence != "" {
+			way += " (evidence: " + g.Evidence + ")"
+		}
+		if way = strings.TrimSpace(way); way == "" {
+			continue
+		}
+		if setups[way] == nil {
+			ways = append(ways, way)
+		}
+		if !slices.Contains(setups[way], g.Base) {
+			setups[way] = append(setups[way], g.Base)
+		}
+	}
+	for _, way := range ways {
+		t.wrapped("", "  ", strings.Join(setups[way], ", ")+": brought back by "+way)
+	}
 }
 
 func (t *text) comparisons(p *page) {
