@@ -1,10 +1,8 @@
 package lab
 
 import (
-	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-db/holdfast/internal/result"
 	"github.com/holdfast-db/holdfast/internal/stats"
@@ -81,14 +79,9 @@ func ratio(seed uint64, a, b result.Group, metric string, noise float64, conditi
 		A: result.On(a.Setup, a.Params) + ", " + conditions, B: result.On(b.Setup, b.Params) + ", " + conditions,
 		Experiment: a.Experiment, Metric: metric, Ratio: iv.Point, Lo: iv.Lo, Hi: iv.Hi,
 	}
-	var notes []string
 	if !stats.Differs(iv, noise) {
-		notes = append(notes, "no difference")
+		c.Note = "no difference"
 	}
-	if n := published(a, b, metric); n != "" {
-		notes = append(notes, n)
-	}
-	c.Note = strings.Join(notes, "; ")
 	return []result.Comparison{c}
 }
 
@@ -107,19 +100,4 @@ func paired(a, b result.Group, metric string) (va, vb []float64) {
 		}
 	}
 	return va, vb
-}
-
-// published is the figure that others measured of the same pair, by title and
-// machine; it is never mixed with ours.
-func published(a, b result.Group, metric string) string {
-	clients, _ := result.Number(a.Params["clients"])
-	const source = "“Postgres with CloudNativePG on Hetzner Cloud and Kubernetes”, 2026, cpx32"
-	volume := a.Setup == "pg-single" && a.Params["disk"] == "cloud-volume"
-	switch {
-	case volume && isReference(b) && clients == 1 && metric == "latency_mean_ms":
-		return fmt.Sprintf("published 3.66 : 2.23 = 1.64 (%s)", source)
-	case volume && isReference(b) && clients == 8 && metric == "latency_mean_ms":
-		return fmt.Sprintf("published 3.2 × in throughput (%s)", source)
-	}
-	return ""
 }
