@@ -4,6 +4,9 @@ package archtest
 import (
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os/exec"
 	"slices"
@@ -97,5 +100,51 @@ func TestImports(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// ambient is what only the command line may look at: everything else gets its
+// settings handed in.
+var ambient = map[string][]string{
+	"os": {"Getenv", "LookupEnv", "Environ", "Args", "Stdin", "Stdout", "Stderr"},
+}
+
+// mayLook may look at the process's own surroundings, and why.
+var mayLook = map[string]string{
+	"cmd/holdfast":                   "hands them to the command line",
+	"internal/cli":                   "is the command line",
+	"internal/testbin":               "serves tests only",
+	"internal/lab/place/placetest":   "serves tests only",
+	"internal/disk/fuse":             "hands its environment on to fusermount3",
+	"internal/pgbench/pgtest":        "serves tests only",
+	"internal/lab/place/local/guest": "is the first process of a host, and what it has it gives to the host's programs",
+}
+
+// TestAmbient: no package but the command line reads the environment, the
+// arguments or the standard streams.
+func TestAmbient(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{$d := .Dir}}{{range .GoFiles}}{{$.ImportPath}} {{$d}}/{{.}}\n{{end}}", module+"...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		path, file, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok || mayLook[strings.TrimPrefix(path, module)] != "" {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if x, ok := sel.X.(*ast.Ident); ok && slices.Contains(ambient[x.Name], sel.Sel.Name) {
+				t.Errorf("%s uses %s.%s: have it handed in", file, x.Name, sel.Sel.Name)
+			}
+			return true
+		})
 	}
 }
