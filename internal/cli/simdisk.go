@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -80,12 +78,7 @@ func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) e
 	if o.socket == "" {
 		o.socket = filepath.Clean(args[0]) + ".sock"
 	}
-	// Most threads here wait in the kernel, each for one request: with as many
-	// scheduling slots as cores they would wait for each other as well.
-	runtime.GOMAXPROCS(max(16, 2*runtime.NumCPU()))
-
-	debug.SetGCPercent(400) // the heap is small, and each collection a stall
-
+	fuse.Tune()
 	var lifeline chan struct{}
 	if o.lifeline {
 		lifeline = make(chan struct{})

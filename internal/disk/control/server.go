@@ -41,7 +41,7 @@ func Listen(path string, d Disk) (*Server, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("control socket %s: another simulated disk answers on it", path)
-	} else if errors.Is(err, syscall.ECONNREFUSED) {
+	} else if st, serr := os.Lstat(path); serr == nil && st.Mode()&os.ModeSocket != 0 && errors.Is(err, syscall.ECONNREFUSED) {
 		os.Remove(path)
 	}
 	old := syscall.Umask(0o177)
