@@ -306,9 +306,16 @@ func labProcess(binary, workDir string) (err error) {
 	}
 	fmt.Println(line)
 	<-ctx.Done()
-	// The interrupt reached the lab alone: its hosts are as they were.
+	// The interrupt reached the lab alone: its hosts and disks go on.
 	ctx = context.Background()
 	if err := hosts[0].Put(ctx, hosts[0].DataDir()+"/after", []byte("the interrupt"), 0o600); err != nil {
+		return err
+	}
+	cycler := hosts[0].(place.PowerCycler)
+	if _, _, err := cycler.Off(ctx); err != nil {
+		return err
+	}
+	if err := cycler.On(ctx); err != nil {
 		return err
 	}
 	if got, err := hosts[0].Get(ctx, hosts[0].DataDir()+"/after"); err != nil || string(got) != "the interrupt" {
