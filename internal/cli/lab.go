@@ -30,7 +30,7 @@ func newLabCmd(env Env) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newLabRunCmd(env), newLabReportCmd(env), newLabRecheckCmd(env), newLabListCmd(env), newLabCleanCmd(env))
+	cmd.AddCommand(newLabRunCmd(env), newLabResumeCmd(env), newLabReportCmd(env), newLabRecheckCmd(env), newLabListCmd(env), newLabCleanCmd(env))
 	return cmd
 }
 
@@ -127,11 +127,47 @@ func labRun(cmd *cobra.Command, env Env, name string, f labRunFlags) error {
 	}
 	fmt.Fprintf(env.Stderr, "study %s: %d cells, about %s; seed %d; results in %s\n", study.Name, cells, about.Round(10*time.Second), seed, f.out)
 	runner.Command = labCommand(name, seed, f)
+	return runToEnd(cmd, env, study, runner, f)
+}
+
+func runToEnd(cmd *cobra.Command, env Env, study *config.Study, runner *lab.Runner, f labRunFlags) error {
 	p := newProgress(env.Stderr)
 	runner.Progress = p
 	run, err := runner.Run(cmd.Context())
 	p.done()
 	return finishRun(cmd, env, study, runner.Out, run, err, f)
+}
+
+func newLabResumeCmd(env Env) *cobra.Command {
+	var f labRunFlags
+	cmd := &cobra.Command{
+		Use:   "resume DIR",
+		Short: "Go on with a run that was interrupted",
+		Long: "Runs the cells that an interrupted run has not finished, in the order that its seed decided,\n" +
+			"and adds them to it. What was finished stays as it is.",
+		Example: "  holdfast lab resume holdfast-runs/power-off-20260101-120000",
+		Args:    oneRunFolder,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.out = args[0]
+			run, study, err := lab.Interrupted(f.out)
+			if err != nil {
+				return err
+			}
+			runner, err := newRunner(cmd, env, study, run.Seed, f)
+			if err != nil {
+				return err
+			}
+			if was := run.Environment["holdfast"]; was != env.Version {
+				return fmt.Errorf("the run was begun by holdfast %s and this is %s: cells of both in one run could not be compared; run the study anew", was, env.Version)
+			}
+			runner.Resume = run
+			fmt.Fprintf(env.Stderr, "study %s goes on after %d cells; results in %s\n", study.Name, len(run.Cells), f.out)
+			return runToEnd(cmd, env, study, runner, f)
+		},
+	}
+	cmd.Flags().StringVar(&f.workDir, "work-dir", "", "where the simulated disks lie (default "+local.DefaultWorkDir+")")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print run.json instead of the report")
+	return cmd
 }
 
 // labCommand is the command that repeats the run.
@@ -143,13 +179,23 @@ func labCommand(name string, seed uint64, f labRunFlags) string {
 	return c
 }
 
-// prepareRun checks what can be checked before anything is made.
+// prepareRun checks what can be checked before anything is made, and makes the
+// run folder of a new run.
 func prepareRun(cmd *cobra.Command, env Env, study *config.Study, seed uint64, f labRunFlags) (*lab.Runner, error) {
 	if err := lab.Vacant(f.out); errors.Is(err, lab.ErrHoldsRun) {
 		return nil, withCode(exitRefused, err)
 	} else if err != nil {
 		return nil, err
 	}
+	r, err := newRunner(cmd, env, study, seed, f)
+	if err != nil {
+		return nil, err
+	}
+	return r, infraError(lab.Create(f.out))
+}
+
+// newRunner checks the machine.
+func newRunner(cmd *cobra.Command, env Env, study *config.Study, seed uint64, f labRunFlags) (*lab.Runner, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, infraError(fmt.Errorf("find this program: %w", err))
@@ -160,9 +206,6 @@ func prepareRun(cmd *cobra.Command, env Env, study *config.Study, seed uint64, f
 	}
 	binDir, err := postgres.FindBinDir(env.Getenv("HOLDFAST_PG_BINDIR"))
 	if err != nil {
-		return nil, infraError(err)
-	}
-	if err := lab.Create(f.out); err != nil {
 		return nil, infraError(err)
 	}
 	out, err := filepath.Abs(f.out)
@@ -187,7 +230,7 @@ func finishRun(cmd *cobra.Command, env Env, study *config.Study, out string, run
 	}
 	if err != nil {
 		if cmd.Context().Err() != nil {
-			return withCode(exitInterrupted, fmt.Errorf("interrupted and cleaned up; what was finished is in %s", f.out))
+			return withCode(exitInterrupted, fmt.Errorf("interrupted and cleaned up; what was finished is in %[1]s, and `holdfast lab resume %[1]s` goes on", f.out))
 		}
 		return infraError(err)
 	}

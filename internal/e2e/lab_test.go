@@ -287,3 +287,39 @@ func TestNoRoot(t *testing.T) {
 		finished(t, cmd.Run(), stdout, stderr).want(t, 0)
 	}
 }
+
+// TestResume: an interrupted run goes on where it was, and ends as one run.
+func TestResume(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	s := b.start(b.study(`
+study: three
+setups: [{setup: pg-single}]
+experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 200, repeat: 3}]
+`))
+	b.eventually("the first cell is kept", func() bool {
+		run, err := result.Read(filepath.Join(b.dir, "out"))
+		return err == nil && len(run.Cells) > 0
+	})
+	b.eventually("the next cell's driver runs", func() bool { return s.driver() != 0 })
+	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	s.wait().want(t, 130, "holdfast lab resume out")
+	had := len(b.result().Cells)
+	b.run("lab", "resume", "out", "--work-dir", b.work).want(t, 0)
+	run := b.result()
+	if len(run.Cells) != 3 || had == 0 || had == 3 || len(run.Resumed) != 1 || run.Finished == "" {
+		t.Errorf("%d cells, %d of them from before, resumed %v, finished %q", len(run.Cells), had, run.Resumed, run.Finished)
+	}
+	seen := map[int]bool{}
+	for _, c := range run.Cells {
+		if seen[c.Repetition] || c.Verdict != result.Held {
+			t.Errorf("repetition %d: %s %s", c.Repetition, c.Verdict, c.Why)
+		}
+		seen[c.Repetition] = true
+	}
+	b.run("lab", "recheck", "out").want(t, 0)
+	b.run("lab", "resume", "out").want(t, 1, "is finished")
+	b.clean(s.ids...)
+}

@@ -27,6 +27,7 @@ type planned struct {
 	spec       config.Experiment
 	params     experiment.Params
 	repetition int
+	number     int // in the plan, from 1
 }
 
 func (p planned) String() string {

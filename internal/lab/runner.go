@@ -35,6 +35,7 @@ type Runner struct {
 	NewPlace    func(context.Context) (place.Place, error)
 	Progress    Progress
 	Now         func() time.Time
+	Resume      *result.Run // an interrupted run that goes on, nil for a new one
 
 	run      *result.Run
 	log      *os.File
@@ -56,13 +57,7 @@ func (r *Runner) Run(ctx context.Context) (_ *result.Run, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r.started = r.Now()
-	r.all, r.failures = map[config.Setup]*deployment{}, map[config.Setup]int{}
-	r.run = &result.Run{
-		Schema: result.Schema, Study: r.Study.Name, Seed: r.Seed, Started: r.started.UTC().Format(time.RFC3339),
-		Command: r.Command, Simulated: r.Facts.Simulated, Environment: r.Environment, Cells: []result.Cell{},
-	}
-	if r.log, err = os.Create(filepath.Join(r.Out, "lab.log")); err != nil {
+	if err := r.begin(); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.log.Close()) }()
@@ -70,13 +65,18 @@ func (r *Runner) Run(ctx context.Context) (_ *result.Run, err error) {
 	if err := r.save(); err != nil {
 		return nil, err
 	}
+	have := done(r.run)
 	for i, c := range cells {
+		c.number = i + 1
+		if have[c.number] {
+			continue
+		}
 		if ctx.Err() != nil {
 			return r.run, context.Cause(ctx)
 		}
-		prefix := fmt.Sprintf("[%d/%d] %s", i+1, len(cells), c)
+		prefix := fmt.Sprintf("[%d/%d] %s", c.number, len(cells), c)
 		r.Progress.Live(prefix)
-		text := r.cell(ctx, c, fmt.Sprintf("%04d", i+1), prefix)
+		text := r.cell(ctx, c, fmt.Sprintf("%04d", c.number), prefix)
 		if ctx.Err() != nil {
 			return r.run, context.Cause(ctx)
 		}
@@ -88,6 +88,28 @@ func (r *Runner) Run(ctx context.Context) (_ *result.Run, err error) {
 	r.run.Finished = r.Now().UTC().Format(time.RFC3339)
 	Conclude(r.run)
 	return r.run, r.save()
+}
+
+// begin makes the run, or takes up the interrupted one.
+func (r *Runner) begin() (err error) {
+	r.started = r.Now()
+	r.all, r.failures = map[config.Setup]*deployment{}, map[config.Setup]int{}
+	if r.log, err = os.OpenFile(filepath.Join(r.Out, "lab.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err != nil {
+		return err
+	}
+	if r.Resume != nil {
+		r.run = r.Resume
+		if at, err := time.Parse(time.RFC3339, r.run.Started); err == nil {
+			r.started = at
+		}
+		r.run.Resumed = append(r.run.Resumed, r.Now().UTC().Format(time.RFC3339))
+		return nil
+	}
+	r.run = &result.Run{
+		Schema: result.Schema, Study: r.Study.Name, Seed: r.Seed, Started: r.started.UTC().Format(time.RFC3339),
+		Command: r.Command, Simulated: r.Facts.Simulated, Environment: r.Environment, Cells: []result.Cell{},
+	}
+	return keepStudy(r.Out, r.Study)
 }
 
 func (r *Runner) save() error {
@@ -105,7 +127,7 @@ func (r *Runner) trace(format string, a ...any) {
 func (r *Runner) cell(ctx context.Context, c planned, key, prefix string) string {
 	if r.failures[c.setup] >= maxFailures {
 		why := fmt.Sprintf("%s failed %d times in a row", c.setup.Setup, maxFailures)
-		r.run.Skipped = append(r.run.Skipped, result.Skipped{Cell: c.String(), Why: why})
+		r.run.Skipped = append(r.run.Skipped, result.Skipped{Cell: c.String(), Why: why, Planned: c.number})
 		return "skipped: " + why
 	}
 	r.trace("cell %s: %s", key, c)
@@ -129,7 +151,7 @@ func (r *Runner) cell(ctx context.Context, c planned, key, prefix string) string
 		r.complete(&cells[i], c, at)
 		if cells[i].Verdict == experiment.Skipped {
 			label := fmt.Sprintf("%s: %v", c, cells[i].Params)
-			r.run.Skipped = append(r.run.Skipped, result.Skipped{Cell: label, Why: cells[i].Why})
+			r.run.Skipped = append(r.run.Skipped, result.Skipped{Cell: label, Why: cells[i].Why, Planned: c.number})
 			continue
 		}
 		r.run.Cells = append(r.run.Cells, cells[i])
@@ -138,6 +160,9 @@ func (r *Runner) cell(ctx context.Context, c planned, key, prefix string) string
 }
 
 func (r *Runner) attempt(ctx context.Context, c planned, key, prefix string) ([]result.Cell, error) {
+	if err := removeEvidence(r.Out, key); err != nil {
+		return nil, err
+	}
 	d, err := r.activate(ctx, c)
 	if err != nil {
 		return nil, err
@@ -152,6 +177,7 @@ func (r *Runner) attempt(ctx context.Context, c planned, key, prefix string) ([]
 
 // complete adds what all cells of a planned one have in common.
 func (r *Runner) complete(cell *result.Cell, c planned, at time.Time) {
+	cell.Planned = c.number
 	cell.Setup, cell.Experiment, cell.Repetition = c.setup.Setup, c.experiment.Name(), c.repetition
 	cell.Simulated = r.Facts.Simulated
 	cell.StartedS = at.Sub(r.started).Seconds()

@@ -39,6 +39,7 @@ type Run struct {
 	Seed        uint64            `json:"seed"`
 	Started     string            `json:"started"`            // RFC 3339, UTC
 	Finished    string            `json:"finished,omitempty"` // absent while running and after an interrupt
+	Resumed     []string          `json:"resumed,omitempty"`  // when it went on after an interrupt
 	Command     string            `json:"command"`
 	Simulated   bool              `json:"simulated"`
 	Environment map[string]string `json:"environment"`
@@ -71,6 +72,7 @@ type Cell struct {
 	History    string             `json:"history,omitempty"` // path within the run folder
 	StartedS   float64            `json:"started_s"`         // seconds after the run's start
 	Recovery   string             `json:"recovery,omitempty"`
+	Planned    int                `json:"planned,omitempty"` // number in the study's plan, from 1; several cells may come of one
 }
 
 // Promise is what the setup says that it may lose.
@@ -136,6 +138,7 @@ type Summary struct {
 
 // Skipped is a cell that did not run, and why.
 type Skipped struct {
-	Cell string `json:"cell"`
-	Why  string `json:"why"`
+	Cell    string `json:"cell"`
+	Why     string `json:"why"`
+	Planned int    `json:"planned,omitempty"`
 }

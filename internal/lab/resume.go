@@ -1,0 +1,82 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/holdfast-db/holdfast/internal/config"
+	"github.com/holdfast-db/holdfast/internal/lab/experiment"
+	"github.com/holdfast-db/holdfast/internal/result"
+)
+
+// studyFile is the copy of the study in the run folder, as it was run.
+const studyFile = "study.yaml"
+
+// ErrFinished is returned for a run in which nothing is left to do.
+var ErrFinished = errors.New("is finished")
+
+func keepStudy(dir string, s *config.Study) error {
+	data, err := yaml.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("keep the study: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, studyFile), data, 0o644); err != nil {
+		return fmt.Errorf("keep the study: %w", err)
+	}
+	return nil
+}
+
+// Interrupted reads an interrupted run and its study, for a Runner to go on with.
+func Interrupted(dir string) (*result.Run, *config.Study, error) {
+	run, err := result.Read(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if run.Finished != "" {
+		return nil, nil, fmt.Errorf("the run in %s %w: see it with `holdfast lab report %s`", dir, ErrFinished, dir)
+	}
+	name := filepath.Join(dir, studyFile)
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the run in %s cannot be resumed without its study: %w", dir, err)
+	}
+	study, err := config.ParseStudy(name, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := Check(study); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return run, study, nil
+}
+
+// done are the numbers of the planned cells that a run has, skipped ones too.
+func done(run *result.Run) map[int]bool {
+	d := map[int]bool{}
+	for _, c := range run.Cells {
+		d[c.Planned] = true
+	}
+	for _, s := range run.Skipped {
+		d[s.Planned] = true
+	}
+	return d
+}
+
+// removeEvidence removes what an interrupted cell left, so that it can run again.
+func removeEvidence(dir, key string) error {
+	files, err := filepath.Glob(filepath.Join(dir, experiment.HistoryFile(key)+"*"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove what an interrupted cell left: %w", err)
+		}
+	}
+	return nil
+}
