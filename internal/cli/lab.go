@@ -30,7 +30,7 @@ func newLabCmd(env Env) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newLabRunCmd(env), newLabResumeCmd(env), newLabReportCmd(env), newLabRecheckCmd(env), newLabListCmd(env), newLabCleanCmd(env))
+	cmd.AddCommand(newLabRunCmd(env), newLabResumeCmd(env), newLabReportCmd(env), newLabRecheckCmd(env), newLabCompareCmd(env), newLabListCmd(env), newLabCleanCmd(env))
 	return cmd
 }
 
