@@ -138,6 +138,33 @@ func TestOtherDisksAreNotMounted(t *testing.T) {
 	}
 }
 
+// TestNeighboursAreKnown: address resolution would tell within seconds that a
+// host is off (EHOSTUNREACH), which a lost host in a routed network never does.
+func TestNeighboursAreKnown(t *testing.T) {
+	l := openLab(t)
+	hosts := acquire(t, l, "alpha", "beta")
+	hosts = append(hosts, acquire(t, l, "later")...)
+	if _, _, err := hosts[0].Off(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := hosts[0].On(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range hosts {
+		table := run(t, h, "cat /proc/net/arp")
+		for _, peer := range hosts {
+			if peer == h {
+				continue
+			}
+			const complete = "0x6" // and permanent
+			want := fmt.Sprintf("%s 0x1 %s %s", peer.Addr(), complete, hostMAC(peer.number))
+			if !strings.Contains(strings.Join(strings.Fields(table), " "), want) {
+				t.Errorf("%s does not know %q:\n%s", h.Name(), want, table)
+			}
+		}
+	}
+}
+
 // TestBinaryUnderTmp: hosts have a /tmp of their own, and yet the program that
 // they run may be in the machine's, where an unprivileged user cannot look.
 func TestBinaryUnderTmp(t *testing.T) {

@@ -116,7 +116,7 @@ func (p *process) request(ctx context.Context, m *machine, req guest.Request) (r
 		return nil, fmt.Errorf("%d descriptors came with the program instead of 1", len(fds))
 	}
 	if !stop() {
-		guest.CloseAll(fds) // the program is killed, as nobody reads its stream
+		guest.CloseAll(fds) // closing the stream kills the program
 		return nil, context.Cause(ctx)
 	}
 	p.conn, p.pidfd, p.pid = conn, fds[0], pidOf(fds[0])

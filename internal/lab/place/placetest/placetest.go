@@ -286,9 +286,9 @@ func (c *client) expectSilence(d time.Duration) {
 
 // expectNoAnswer fails unless connecting to addr just times out: being refused,
 // or told that there is no way, is an answer.
-func expectNoAnswer(t *testing.T, from place.Host, addr string, d time.Duration) {
+func expectNoAnswer(t *testing.T, from place.Host, addr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
+	ctx, cancel := context.WithTimeout(t.Context(), quiet)
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", addr)
 	if err == nil {

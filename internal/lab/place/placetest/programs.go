@@ -73,6 +73,12 @@ func (s suite) run(t *testing.T) {
 		t.Errorf("large output: %d bytes, %v", len(out), err)
 	}
 	began := time.Now()
+	for i := range 40 { // at every moment of a start
+		_, err = h.Run(within(t, time.Duration(i)*200*time.Microsecond), place.Cmd{Path: "sleep", Args: []string{"60"}})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a cancelled run: %v", err)
+		}
+	}
 	_, err = h.Run(within(t, 200*time.Millisecond), place.Cmd{Path: "sh", Args: []string{"-c", "sleep 60 & sleep 61; true"}})
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 10*time.Second {
 		t.Errorf("a cancelled run: %v after %v", err, time.Since(began))

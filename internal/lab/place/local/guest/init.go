@@ -126,6 +126,7 @@ func (s *supervisor) handle(c *net.UnixConn) {
 		for lines.Scan() {
 			s.kill(pid)
 		}
+		s.kill(pid) // nobody waits for it, if it has not ended
 	}()
 	_ = Send(c, Ended{Status: uint32(<-ended)})
 }

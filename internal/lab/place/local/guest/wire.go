@@ -68,7 +68,8 @@ type Request struct {
 }
 
 // Started answers a Request. Without an error it comes with the program's
-// pidfd, and an Ended follows it on the same stream.
+// pidfd, and an Ended follows it on the same stream. When the stream is closed
+// before, the lab has given up, and the program is killed.
 type Started struct {
 	Error string `json:"error,omitempty"`
 	Errno int    `json:"errno,omitempty"`
