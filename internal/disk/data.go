@@ -171,7 +171,7 @@ func (s *Session) Write(ino uint64, p []byte, off int64, now int64) error {
 	if off > maxSize-int64(len(p)) {
 		return syscall.EFBIG
 	}
-	if s.dirtyBytes.Load() > s.d.limit.Load() {
+	if s.Full() {
 		if err := s.reclaim(); err != nil {
 			return err
 		}

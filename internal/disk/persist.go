@@ -2,6 +2,7 @@ package disk
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"syscall"
@@ -318,6 +319,23 @@ func (s *Session) writebackNode(n *inode) error {
 	defer n.live.mu.Unlock()
 	return s.writeback(n)
 }
+
+// DirtyPages is how much an fsync of the inode would have to write, in pages;
+// very much while somebody else writes it back. It does not wait.
+func (s *Session) DirtyPages(ino uint64) int {
+	n, err := s.node(ino)
+	if err != nil {
+		return 0
+	}
+	if !n.live.mu.TryRLock() {
+		return math.MaxInt
+	}
+	defer n.live.mu.RUnlock()
+	return len(n.live.pages)
+}
+
+// Full says whether the next write has to wait for write-back.
+func (s *Session) Full() bool { return s.dirtyBytes.Load() > s.d.limit.Load() }
 
 // reclaim writes back until a quarter of the dirty limit is free again. One
 // writer does it, the others wait: that is the back-pressure.

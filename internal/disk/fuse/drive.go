@@ -137,7 +137,7 @@ func (d *Drive) mount() (disk.Dropped, error) {
 		d.cfg.Log.Error("bug in the simulated disk, cutting its power", "panic", v, "stack", string(debug.Stack()))
 		f.cut()
 	}
-	d.transport = serve(fd, f, bug, func() { d.unmounted(f) })
+	d.transport = serve(fd, f, f.slow, bug, func() { d.unmounted(f) })
 	d.fs.Store(f)
 	// The first call goes through once the kernel and we agree on the protocol.
 	var st syscall.Statfs_t

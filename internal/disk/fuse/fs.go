@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"encoding/binary"
 	"errors"
 	"sync"
 	"syscall"
@@ -297,4 +298,34 @@ func (f *fileSystem) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.S
 	out.Files, out.Ffree = st.Files, st.Ffree
 	out.NameLen = 255
 	return gofuse.OK
+}
+
+// Opcodes and places within a request of the FUSE protocol.
+const (
+	opRead, opWrite, opFsync, opFallocate, opFsyncDir = 15, 16, 20, 43, 30
+
+	atOpcode, atNode, atSize, atFlags, requestSize = 4, 16, 56, 72, 80
+)
+
+// quickPages bounds what is read, written or written back while others wait.
+const quickPages = 32
+
+// slow says whether a request may take so long that others must not wait for it.
+func (f *fileSystem) slow(in []byte) bool {
+	if len(in) < atNode+8 {
+		return false
+	}
+	t := f.d.timing.Load()
+	switch node := binary.NativeEndian.Uint64(in[atNode:]); binary.NativeEndian.Uint32(in[atOpcode:]) {
+	case opFsync, opFsyncDir:
+		return t.Flush.Median > 0 || f.s.DirtyPages(node) > quickPages
+	case opRead:
+		return t.Read.Median > 0 || len(in) < requestSize || binary.NativeEndian.Uint32(in[atSize:]) > quickPages*disk.PageSize
+	case opWrite:
+		direct := len(in) >= requestSize && binary.NativeEndian.Uint32(in[atFlags:])&syscall.O_DIRECT != 0
+		return len(in) > quickPages*disk.PageSize || f.s.Full() || direct && t.Write.Median > 0
+	case opFallocate:
+		return true
+	}
+	return false
 }

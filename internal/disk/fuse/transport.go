@@ -18,25 +18,27 @@ const (
 	maxWrite = 1 << 20
 	// headroom is what a request or reply has besides its data.
 	headroom = 8 << 10
-	// keepReaders is how many threads go on waiting for requests when there are
-	// none. Fewer would be made and ended all the time, the kernel wakes more in
-	// turn and none stays warm.
-	keepReaders = 6
+	// keepReaders is how many readers wait for their turn when there is nothing
+	// to do. Fewer would be made and ended all the time.
+	keepReaders = 8
 	// yieldInterval keeps readers from running for so long without the scheduler
 	// that its monitor takes their slot away, and then polls for a millisecond.
 	yieldInterval = 8 * time.Millisecond
 )
 
 // transport carries requests from the kernel to a fileSystem and replies back.
-// It parses with go-fuse but reads itself: a request goes through one thread,
-// from the read to the reply, and waiting threads are few.
+// It parses with go-fuse but reads itself. One reader leads: it alone waits for
+// requests, and answers those that are quick at once, so that under load hardly
+// anybody has to be woken. Before a slow one it lets another reader lead.
 type transport struct {
-	fd    int
-	proto *gofuse.ProtocolServer
-	idle  atomic.Int32 // readers that wait
-	pool  sync.Pool    // of *buffers
-	wg    sync.WaitGroup
-	ended chan struct{} // closed when the kernel let go of the mount
+	fd      int
+	proto   *gofuse.ProtocolServer
+	slow    func(request []byte) bool
+	lead    chan struct{} // holds a token when nobody leads
+	waiting atomic.Int32  // readers that wait to lead
+	pool    sync.Pool     // of *buffers
+	wg      sync.WaitGroup
+	ended   chan struct{} // closed when the kernel let go of the mount
 }
 
 // buffers of one reader.
@@ -64,11 +66,15 @@ func mountOptions(panicked func(any)) *gofuse.MountOptions {
 }
 
 // serve begins to answer the requests that come from fd, which it closes in the
-// end. ended is called when the mount is gone.
-func serve(fd int, fs gofuse.RawFileSystem, panicked func(any), ended func()) *transport {
-	t := &transport{fd: fd, proto: gofuse.NewProtocolServer(fs, mountOptions(panicked)), ended: make(chan struct{})}
+// end. slow says whether others must not wait for a request's end. ended is
+// called when the mount is gone.
+func serve(fd int, fs gofuse.RawFileSystem, slow func([]byte) bool, panicked func(any), ended func()) *transport {
+	t := &transport{
+		fd: fd, proto: gofuse.NewProtocolServer(fs, mountOptions(panicked)), slow: slow,
+		lead: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
 	t.pool.New = func() any { return new(buffers) }
-	t.spawn()
+	t.giveLead()
 	go func() {
 		t.wg.Wait()
 		unix.Close(fd)
@@ -78,37 +84,55 @@ func serve(fd int, fs gofuse.RawFileSystem, panicked func(any), ended func()) *t
 	return t
 }
 
-func (t *transport) spawn() {
-	t.idle.Add(1)
-	t.wg.Add(1)
-	go t.loop()
+// giveLead lets another reader lead; the caller leads, or nobody does.
+func (t *transport) giveLead() {
+	if t.waiting.Load() == 0 {
+		t.waiting.Add(1)
+		t.wg.Add(1)
+		go t.read()
+	}
+	t.lead <- struct{}{}
 }
 
-// loop reads and answers requests until the mount is gone or enough others wait.
-func (t *transport) loop() {
+// read takes its turns in leading until the mount is gone or enough others wait.
+func (t *transport) read() {
 	defer t.wg.Done()
 	b := t.pool.Get().(*buffers)
 	defer t.pool.Put(b)
-	in, out := b.in[:], b.out[:]
+	for {
+		<-t.lead
+		t.waiting.Add(-1)
+		n := t.leadUntilSlow(b)
+		if n < 0 {
+			t.lead <- struct{}{} // the others are to see the end, too
+			return
+		}
+		t.giveLead()
+		t.answer(b.in[:n], b.out[:])
+		if t.waiting.Add(1) > keepReaders {
+			t.waiting.Add(-1)
+			return
+		}
+	}
+}
+
+// leadUntilSlow reads and answers requests until there is one that is slow: its
+// length is returned, or -1 when the mount is gone.
+func (t *transport) leadUntilSlow(b *buffers) int {
 	yielded := time.Now()
 	for {
-		n, err := unix.Read(t.fd, in)
+		n, err := unix.Read(t.fd, b.in[:])
 		switch {
 		case err == nil:
 		case err == unix.EINTR, err == unix.EAGAIN, err == unix.ENOENT: // ENOENT: the caller gave up
 			continue
 		default: // ENODEV: unmounted
-			t.idle.Add(-1)
-			return
+			return -1
 		}
-		if t.idle.Add(-1) == 0 {
-			t.spawn()
+		if t.slow(b.in[:n]) {
+			return n
 		}
-		t.answer(in[:n], out)
-		if t.idle.Add(1) > keepReaders {
-			t.idle.Add(-1)
-			return
-		}
+		t.answer(b.in[:n], b.out[:])
 		if now := time.Now(); now.Sub(yielded) > yieldInterval {
 			runtime.Gosched()
 			yielded = now
