@@ -18,6 +18,7 @@ import (
 type Options struct {
 	FlushEvery time.Duration // how long an event may stay in memory (200 ms)
 	PingEvery  time.Duration // how often a driver hears from the collector (500 ms)
+	NewsEvery  time.Duration // how often one that reads hears of the newest ack (50 ms)
 }
 
 // maxPending events may wait for the disk; about 400 MB.
@@ -88,6 +89,13 @@ type Driver struct {
 	Why     string // of the end
 	Note    string // the last that it reported
 	Confirm bool   // it waits until its intents are confirmed
+	Reads   Reads
+}
+
+// Reads count what a driver got that asked for acked writes.
+type Reads struct {
+	Fresh, Stale, Failed  int
+	FirstStale, LastStale time.Duration // since the history was created; 0 without any
 }
 
 // New creates the history at path and serves drivers on ln, which it closes at
@@ -101,6 +109,9 @@ func New(ln net.Listener, token, path string, o Options) (*Collector, error) {
 	}
 	if o.PingEvery <= 0 {
 		o.PingEvery = 500 * time.Millisecond
+	}
+	if o.NewsEvery <= 0 {
+		o.NewsEvery = 50 * time.Millisecond
 	}
 	start := time.Now()
 	w, err := history.Create(path, start)

@@ -232,6 +232,42 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// TestReads: a driver that reads hears of what any driver got acked, and its
+// answers are counted; one that did not say that it reads may not.
+func TestReads(t *testing.T) {
+	b := newBench(t, Options{NewsEvery: time.Millisecond})
+	writer := b.driver(1, false)
+	reader := b.dial()
+	h := hello(1000, true)
+	h.Reads = true
+	reader.say(h)
+	reader.expect(frame.Welcome)
+	writer.say(intent(1), intent(2), outcome(2, history.Acked), outcome(1, history.Unknown))
+	if f := reader.expect(frame.Newest); f.ID != 2 {
+		t.Errorf("the newest is said to be %d", f.ID)
+	}
+	read := func(answer uint8) frame.Frame { return frame.Frame{Type: frame.Read, ID: 2, Outcome: answer} }
+	reader.say(read(frame.Fresh), read(frame.Stale), read(frame.Failed), read(frame.Stale), bye)
+	b.eventually("the reader to finish", func() bool { return b.c.Drivers()[1].State == Finished })
+	r := b.c.Drivers()[1].Reads
+	if r.Fresh != 1 || r.Stale != 2 || r.Failed != 1 || r.FirstStale <= 0 || r.LastStale < r.FirstStale {
+		t.Errorf("%+v", r)
+	}
+	writer.say(read(frame.Fresh))
+	if why := b.gone(0); !strings.Contains(why, "without having said") {
+		t.Errorf("a read by one that writes only: %s", why)
+	}
+	stale := 0
+	for _, m := range marks(b.events()) {
+		if m == "driver d read write 2, which was acknowledged, and it is not there" {
+			stale++
+		}
+	}
+	if stale != 2 {
+		t.Errorf("%d marks of stale reads", stale)
+	}
+}
+
 func TestRejects(t *testing.T) {
 	b := newBench(t, Options{})
 	b.driver(100, false).say(intent(100), intent(105))

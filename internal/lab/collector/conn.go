@@ -20,6 +20,7 @@ import (
 const (
 	helloTimeout = 5 * time.Second // for the first frame
 	sendTimeout  = 2 * time.Second // for a frame to a driver
+	maxStale     = 100             // marks of stale reads, of each driver
 	wakeAt       = 512             // pending events that wake the writer before its tick
 )
 
@@ -40,6 +41,7 @@ type conn struct {
 	codes   map[string]string
 	bye     bool
 	confirm uint64 // the last id to be confirmed, 0 for none
+	reads   bool   // it wants to know the newest ack
 
 	sendMu sync.Mutex
 	out    []byte
@@ -161,6 +163,7 @@ func (cn *conn) admit(f *frame.Frame) string {
 	}
 	cn.span = &span{base: f.ID}
 	c.spans = append(c.spans, cn.span)
+	cn.reads = f.Reads
 	cn.driver = &Driver{Name: string(f.Text), State: Connected, Confirm: f.Confirm}
 	c.drivers = append(c.drivers, cn.driver)
 	c.conns[cn] = struct{}{}
@@ -239,6 +242,8 @@ func (cn *conn) record(f *frame.Frame, now time.Duration) error {
 	case frame.Note:
 		cn.driver.Note = string(f.Text)
 		cn.c.queue(history.Event{Kind: history.KindMark, At: now, Text: "driver " + cn.driver.Name + ": " + cn.driver.Note})
+	case frame.Read:
+		return cn.read(f, now)
 	case frame.Bye:
 		if len(cn.open) > 0 {
 			return fmt.Errorf("it said bye with %d writes in flight", len(cn.open))
@@ -303,6 +308,28 @@ func (cn *conn) outcome(f *frame.Frame, now time.Duration) error {
 	return nil
 }
 
+// read counts a read; c.mu is held.
+func (cn *conn) read(f *frame.Frame, now time.Duration) error {
+	n := &cn.driver.Reads
+	switch {
+	case !cn.reads:
+		return fmt.Errorf("it read write %d without having said that it would read", f.ID)
+	case f.Outcome == frame.Fresh:
+		n.Fresh++
+	case f.Outcome == frame.Stale:
+		if n.Stale++; n.Stale == 1 {
+			n.FirstStale = now
+		}
+		n.LastStale = now
+		if n.Stale <= maxStale {
+			cn.c.queue(history.Event{Kind: history.KindMark, At: now, Text: fmt.Sprintf("driver %s read write %d, which was acknowledged, and it is not there", cn.driver.Name, f.ID)})
+		}
+	default:
+		n.Failed++
+	}
+	return nil
+}
+
 // code returns the text of a code without allocating it each time.
 func (cn *conn) code(b []byte) string {
 	if len(b) == 0 {
@@ -318,14 +345,29 @@ func (cn *conn) code(b []byte) string {
 	return s
 }
 
-// pingLoop lets the driver hear from the collector, and tells it to stop.
+// pingLoop lets the driver hear from the collector, tells one that reads what
+// is to be found, and each to stop.
 func (cn *conn) pingLoop(done <-chan struct{}) {
 	tick := time.NewTicker(cn.c.opts.PingEvery)
 	defer tick.Stop()
 	stop := cn.c.stop
+	var news <-chan time.Time
+	if cn.reads {
+		t := time.NewTicker(cn.c.opts.NewsEvery)
+		defer t.Stop()
+		news = t.C
+	}
+	told := uint64(0)
 	for {
 		f := frame.Frame{Type: frame.Ping}
 		select {
+		case <-news:
+			newest := cn.c.Live().LastAckedID
+			if newest == told {
+				continue
+			}
+			told = newest
+			f.Type, f.ID = frame.Newest, newest
 		case <-done:
 			return
 		case <-stop:
@@ -371,6 +413,10 @@ func (cn *conn) finish(err error) {
 	if cn.bye {
 		cn.driver.State = Finished
 		c.mark(now, fmt.Sprintf("driver %s finished: %s", cn.driver.Name, cn.driver.Why))
+		if cn.reads {
+			r := cn.driver.Reads
+			c.mark(now, fmt.Sprintf("driver %s read %d times: %d answers were fresh, %d stale, and %d reads failed", cn.driver.Name, r.Fresh+r.Stale+r.Failed, r.Fresh, r.Stale, r.Failed))
+		}
 	} else {
 		cn.driver.State, cn.driver.Why = Gone, fmt.Sprintf("gone with %d writes in flight: %v", len(cn.open), err)
 		c.counts.unknown += len(cn.open)

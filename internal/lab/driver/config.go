@@ -28,6 +28,7 @@ type Config struct {
 
 	Writers        int     `json:"writers"`         // 1 if 0; each has one write in flight
 	Rate           float64 `json:"rate"`            // writes a second over all writers; 0 is as fast as it goes
+	ReadShare      float64 `json:"read_share"`      // of a writer's turns that read the newest acked write instead, 0 to 0.9
 	PayloadBytes   int     `json:"payload_bytes"`   // of random bytes in each row
 	Seed           uint64  `json:"seed"`            // of the payloads
 	IDBase         uint64  `json:"id_base"`         // the first id; 1 if 0. No two drivers of a history share ids
@@ -100,6 +101,8 @@ func (c *Config) complete() error {
 	switch {
 	case !(c.Rate >= 0 && c.Rate <= 1e6):
 		return errors.New(`"rate" is not between 0 and 1000000 writes a second`)
+	case !(c.ReadShare >= 0 && c.ReadShare <= 0.9):
+		return errors.New(`"read_share" is not between 0 and 0.9`)
 	case c.Writers > 10_000:
 		return errors.New(`"writers" is over 10000`)
 	case c.PayloadBytes > 1<<20:

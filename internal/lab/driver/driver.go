@@ -86,6 +86,7 @@ func (d *driver) write(ctx context.Context, writer int) {
 	}()
 	w := write{writer: uint32(writer), payload: make([]byte, d.cfg.PayloadBytes)}
 	timeout := millis(d.cfg.WriteTimeoutMs)
+	turns := turns{share: d.cfg.ReadShare}
 	pace := pacer{rate: d.cfg.Rate, writers: d.cfg.Writers, writer: writer}
 	for d.sleep(ctx, pace.next(time.Since(d.start))) {
 		if s == nil {
@@ -93,6 +94,15 @@ func (d *driver) write(ctx context.Context, writer int) {
 		}
 		if ctx.Err() != nil {
 			return
+		}
+		if id := d.sender.latest(); s != nil && id != 0 && turns.read() {
+			r := s.read(id, timeout)
+			d.sender.read(id, &r)
+			if !r.usable {
+				d.finder.release(s, codeError(r.code))
+				s = nil
+			}
+			continue
 		}
 		var err error
 		if w.id, err = d.sender.intent(w.writer, w.retryOf); err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-db/holdfast/internal/history"
 	"github.com/holdfast-db/holdfast/internal/lab/driver/frame"
 )
 
@@ -32,6 +33,7 @@ type sender struct {
 	queued    uint64 // frames in all
 	sent      uint64 // frames that the kernel has taken
 	next      uint64 // id
+	newest    uint64 // an acked write that no read may miss, 0 for none
 	confirmed uint64 // every intent up to this id is with the collector
 	over      bool   // the end of the connection is no longer an error
 	err       error
@@ -63,7 +65,7 @@ func connect(cfg *Config) (*sender, *frame.Reader, error) {
 
 func (s *sender) hello(cfg *Config, r *frame.Reader) error {
 	hello := frame.Frame{
-		Type: frame.Hello, Version: frame.Version, ID: cfg.IDBase, Confirm: cfg.ConfirmIntents,
+		Type: frame.Hello, Version: frame.Version, ID: cfg.IDBase, Confirm: cfg.ConfirmIntents, Reads: cfg.ReadShare > 0,
 		Token: []byte(cfg.Token), Text: []byte(cfg.Name),
 	}
 	_ = s.nc.SetDeadline(time.Now().Add(s.timeout))
@@ -105,6 +107,10 @@ func (s *sender) listen(r *frame.Reader, stop func()) {
 			s.mu.Lock()
 			s.confirmed = max(s.confirmed, f.ID)
 			s.cond.Broadcast()
+			s.mu.Unlock()
+		case frame.Newest:
+			s.mu.Lock()
+			s.newest = f.ID
 			s.mu.Unlock()
 		case frame.Stop:
 			stop()
@@ -149,9 +155,28 @@ func (s *sender) outcome(id uint64, r *result, more bool) {
 		Type: frame.Outcome, ID: id, Outcome: uint8(r.outcome),
 		Micros: uint64(max(r.latency, 0) / time.Microsecond), Code: []byte(r.code),
 	})
+	if r.outcome == history.Acked {
+		s.newest = id
+	}
 	if !more {
 		s.flush(s.queued)
 	}
+}
+
+// latest is a write that was acked before now, to this driver or to another
+// one, and about the newest of those; 0 when there is none.
+func (s *sender) latest() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest
+}
+
+// read reports what a read of an acked write gave.
+func (s *sender) read(id uint64, r *readResult) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.append(&frame.Frame{Type: frame.Read, ID: id, Outcome: r.answer, Micros: uint64(max(r.latency, 0) / time.Microsecond)})
+	s.flush(s.queued)
 }
 
 // say reports something for people.

@@ -32,6 +32,7 @@ const statement = "holdfast_insert"
 type dialer struct {
 	cfg    *Config
 	insert string
+	read   string // "" when nothing is read
 	now    func() time.Duration
 }
 
@@ -41,9 +42,14 @@ func newDialer(cfg *Config) *dialer {
 		parts = append(parts, `"`+strings.ReplaceAll(p, `"`, `""`)+`"`)
 	}
 	start := time.Now()
+	table, read := strings.Join(parts, "."), ""
+	if cfg.ReadShare > 0 {
+		read = "SELECT 1 FROM " + table + " WHERE id = $1"
+	}
 	return &dialer{
 		cfg:    cfg,
-		insert: "INSERT INTO " + strings.Join(parts, ".") + " (id, writer, retry_of, payload) VALUES ($1, $2, $3, $4)",
+		read:   read,
+		insert: "INSERT INTO " + table + " (id, writer, retry_of, payload) VALUES ($1, $2, $3, $4)",
 		// Never 0, which stands for no write in flight.
 		now: func() time.Duration { return time.Since(start) + 1 },
 	}
@@ -101,7 +107,7 @@ func (d *dialer) dial(ctx context.Context, target int) (*session, error) {
 	s := &session{target: target, nc: h.Conn, fe: pgproto3.NewFrontend(h.Conn, h.Conn), now: d.now}
 	s.bind = pgproto3.Bind{PreparedStatement: statement, ParameterFormatCodes: []int16{1}, Parameters: make([][]byte, 4)}
 	unwatch := context.AfterFunc(ctx, func() { _ = s.nc.SetDeadline(time.Unix(1, 0)) })
-	err = s.prepare(d.insert)
+	err = s.prepare(d.insert, d.read)
 	if !unwatch() { // the deadline is or will be in the past
 		err = ctx.Err()
 	}
@@ -112,8 +118,9 @@ func (d *dialer) dial(ctx context.Context, target int) (*session, error) {
 	return s, nil
 }
 
-// prepare makes sure that the server can be written to, and prepares the INSERT.
-func (s *session) prepare(insert string) error {
+// prepare makes sure that the server can be written to, and prepares the INSERT
+// and, where there is one, the SELECT.
+func (s *session) prepare(insert, read string) error {
 	var answer [][]byte
 	s.fe.SendQuery(&pgproto3.Query{String: "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool"})
 	err := s.roundTrip(func(m pgproto3.BackendMessage) {
@@ -134,6 +141,9 @@ func (s *session) prepare(insert string) error {
 		return errReadOnly
 	}
 	s.fe.SendParse(&pgproto3.Parse{Name: statement, Query: insert, ParameterOIDs: []uint32{20, 23, 20, 17}}) // int8, int4, int8, bytea
+	if read != "" {
+		s.fe.SendParse(&pgproto3.Parse{Name: readStatement, Query: read, ParameterOIDs: []uint32{20}})
+	}
 	s.fe.SendSync(&pgproto3.Sync{})
 	return s.roundTrip(func(pgproto3.BackendMessage) {})
 }

@@ -4,17 +4,19 @@
 // bytes:
 //
 //	driver to collector
-//	 1 hello    version, id base, flags (bit 0: waits for confirmations), token, name
+//	 1 hello    version, id base, flags (bit 0: waits for confirmations, bit 1: reads), token, name
 //	 2 intent   id, retry of (0 for none), writer
 //	 3 outcome  id, outcome (1 acked, 2 refused, 3 unknown), latency in µs, code
 //	 4 note     text, for people
 //	 5 bye      text: why it ends; every write before it has its outcome
 //	 6 ping
+//	 7 read     id of an acked write, answer (1 fresh, 2 stale, 3 failed), latency in µs
 //	collector to driver
 //	16 welcome
 //	17 reject   text: why
 //	18 confirm  id: every intent up to this id is recorded
 //	19 stop     finish the writes in flight, then say bye
+//	20 newest   id of the newest acked write of any driver, to one that reads
 //	 6 ping     a driver that hears nothing for its deadline stops
 package frame
 
@@ -27,7 +29,7 @@ import (
 
 // Version of the protocol; both ends are the same program, so it only guards
 // against a stale binary.
-const Version = 1
+const Version = 2
 
 // MaxSize is the longest frame after its length.
 const MaxSize = 8 << 10
@@ -37,16 +39,31 @@ type Type uint8
 
 // The types, with the fields of Frame that they use.
 const (
-	Hello   Type = 1  // Version, ID (the id base), Confirm, Token, Text (the name)
+	Hello   Type = 1  // Version, ID (the id base), Confirm, Reads, Token, Text (the name)
 	Intent  Type = 2  // ID, RetryOf, Writer
 	Outcome Type = 3  // ID, Outcome, Micros, Code
 	Note    Type = 4  // Text
 	Bye     Type = 5  // Text
 	Ping    Type = 6  //
+	Read    Type = 7  // ID, Outcome (one of the answers below), Micros
 	Welcome Type = 16 //
 	Reject  Type = 17 // Text
 	Confirm Type = 18 // ID
 	Stop    Type = 19 //
+	Newest  Type = 20 // ID
+)
+
+// Answers to a read: the write was there, it was not, or there was no answer.
+const (
+	Fresh  = 1
+	Stale  = 2
+	Failed = 3
+)
+
+// Flags of a hello.
+const (
+	flagConfirm = 1 << iota
+	flagReads
 )
 
 // Frame is any frame. Decoded byte slices point into the reader's buffer and
@@ -60,6 +77,7 @@ type Frame struct {
 	Outcome uint8
 	Micros  uint64
 	Confirm bool
+	Reads   bool
 	Token   []byte
 	Code    []byte
 	Text    []byte
@@ -79,7 +97,10 @@ func Append(b []byte, f *Frame) []byte {
 		b = binary.AppendUvarint(b, f.ID)
 		flags := byte(0)
 		if f.Confirm {
-			flags = 1
+			flags |= flagConfirm
+		}
+		if f.Reads {
+			flags |= flagReads
 		}
 		b = append(b, flags)
 		b = appendText(b, f.Token)
@@ -95,7 +116,11 @@ func Append(b []byte, f *Frame) []byte {
 		b = appendText(b, f.Code)
 	case Note, Bye, Reject:
 		b = appendText(b, f.Text)
-	case Confirm:
+	case Read:
+		b = binary.AppendUvarint(b, f.ID)
+		b = append(b, f.Outcome)
+		b = binary.AppendUvarint(b, f.Micros)
+	case Confirm, Newest:
 		b = binary.AppendUvarint(b, f.ID)
 	}
 	n := len(b) - start - 1
@@ -137,7 +162,8 @@ func Decode(b []byte, f *Frame) (int, error) {
 	case Hello:
 		f.Version = d.uvarint()
 		f.ID = d.uvarint()
-		f.Confirm = d.byte()&1 != 0
+		flags := d.byte()
+		f.Confirm, f.Reads = flags&flagConfirm != 0, flags&flagReads != 0
 		f.Token = d.text()
 		f.Text = d.text()
 	case Intent:
@@ -154,7 +180,12 @@ func Decode(b []byte, f *Frame) (int, error) {
 		f.Code = d.text()
 	case Note, Bye, Reject:
 		f.Text = d.text()
-	case Confirm:
+	case Read:
+		f.ID = d.uvarint()
+		f.Outcome = d.byte()
+		d.bad = d.bad || f.Outcome < Fresh || f.Outcome > Failed
+		f.Micros = d.uvarint()
+	case Confirm, Newest:
 		f.ID = d.uvarint()
 	case Ping, Welcome, Stop:
 	default:

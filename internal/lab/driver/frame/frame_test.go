@@ -14,10 +14,11 @@ import (
 
 func draw(rt *rapid.T) Frame {
 	text := func(n int) []byte { return []byte(rapid.StringN(0, n, 1500).Draw(rt, "text")) }
-	f := Frame{Type: rapid.SampledFrom([]Type{Hello, Intent, Outcome, Note, Bye, Ping, Welcome, Reject, Confirm, Stop}).Draw(rt, "type")}
+	f := Frame{Type: rapid.SampledFrom([]Type{Hello, Intent, Outcome, Note, Bye, Ping, Welcome, Reject, Confirm, Stop, Read, Newest}).Draw(rt, "type")}
 	switch f.Type {
 	case Hello:
 		f.Version, f.ID, f.Confirm = rapid.Uint64().Draw(rt, "version"), rapid.Uint64().Draw(rt, "base"), rapid.Bool().Draw(rt, "confirm")
+		f.Reads = rapid.Bool().Draw(rt, "reads")
 		f.Token, f.Text = text(100), text(20)
 	case Intent:
 		f.ID, f.RetryOf, f.Writer = rapid.Uint64().Draw(rt, "id"), rapid.Uint64().Draw(rt, "retry"), rapid.Uint32().Draw(rt, "writer")
@@ -26,7 +27,9 @@ func draw(rt *rapid.T) Frame {
 		f.Code = text(40)
 	case Note, Bye, Reject:
 		f.Text = text(1500)
-	case Confirm:
+	case Read:
+		f.ID, f.Outcome, f.Micros = rapid.Uint64().Draw(rt, "id"), uint8(rapid.IntRange(Fresh, Failed).Draw(rt, "answer")), rapid.Uint64().Draw(rt, "µs")
+	case Confirm, Newest:
 		f.ID = rapid.Uint64().Draw(rt, "id")
 	}
 	return f
@@ -118,6 +121,8 @@ func FuzzDecode(f *testing.F) {
 		{Type: Hello, Version: 1, ID: 1, Confirm: true, Token: []byte("t"), Text: []byte("n")},
 		{Type: Intent, ID: 300, RetryOf: 299, Writer: 7},
 		{Type: Outcome, ID: 300, Outcome: 2, Micros: 1234, Code: []byte("57P01")},
+		{Type: Read, ID: 300, Outcome: Stale, Micros: 99},
+		{Type: Newest, ID: 1 << 40},
 		{Type: Note, Text: bytes.Repeat([]byte("x"), 200)},
 	} {
 		f.Add(Append(nil, &fr))
