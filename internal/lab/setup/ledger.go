@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-db/holdfast/internal/lab/driver"
+	"github.com/holdfast-db/holdfast/internal/postgres"
 )
 
 func (p *plain) Login() Login {
@@ -28,7 +29,10 @@ func (p *plain) Prepare(ctx context.Context, table string) error {
 // Survivors reads both ways in one snapshot: a commit that a dead client left
 // behind could otherwise finish between them and look like a damaged index.
 func (p *plain) Survivors(ctx context.Context, table string, sink func(Scan, uint64)) error {
-	m := p.members[p.primary]
+	return survivors(ctx, p.members[p.primary], table, sink)
+}
+
+func survivors(ctx context.Context, m *postgres.Instance, table string, sink func(Scan, uint64)) error {
 	c, err := m.Connect(ctx)
 	if err != nil {
 		return err

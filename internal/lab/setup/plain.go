@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,14 +29,15 @@ const (
 // plain is Postgres as PostgreSQL ships it: no failover of its own.
 type plain struct {
 	commit string            // synchronous_commit; on if empty
-	anyOne bool              // synchronous_standby_names = ANY 1 (all others)
+	sync   string            // synchronous_standby_names is this ("ANY 1") of all others; asynchronous if empty
 	extra  postgres.Settings // over everything else
-	lose   string            // the promise; nothing if empty
+	lose   string            // what it may lose when another server takes over; nothing if empty
 
 	env     Env
 	members []*postgres.Instance
 	primary int
-	former  int // the primary before the last Recover, -1 for none
+	former  int  // the primary before the last promotion, -1 for none
+	alone   bool // nobody is left to wait for, so commits do not
 }
 
 func newPlain(p plain) func() System {
@@ -48,12 +48,19 @@ func newPlain(p plain) func() System {
 	}
 }
 
-func (p *plain) Promise(Fault) Bound {
-	if p.lose != "" {
+// Promise: a server that comes back with its disk has all that it acknowledged,
+// however it replicates. What is lost with one depends on who waited for whom.
+func (p *plain) Promise(f Fault) Bound {
+	switch {
+	case f == HostLost && !p.replicated():
+		return Bound{Lose: loseUnbounded} // there is no other copy
+	case f.takenOver() && p.lose != "":
 		return Bound{Lose: p.lose}
 	}
 	return Bound{Lose: loseNothing}
 }
+
+func (p *plain) replicated() bool { return p.sync != "" || p.lose == loseUnbounded }
 
 func (p *plain) Deploy(ctx context.Context, env Env) error {
 	p.env = env
@@ -143,10 +150,18 @@ func (p *plain) settle(ctx context.Context) error {
 	if err := prim.Reload(); err != nil {
 		return err
 	}
-	if !p.anyOne {
+	return p.waitSync(ctx)
+}
+
+// waitSync waits until the primary counts its standbys.
+func (p *plain) waitSync(ctx context.Context) error {
+	switch {
+	case p.sync == "":
 		return nil
+	case strings.HasPrefix(p.sync, "FIRST"):
+		return p.members[p.primary].WaitSync(ctx, "sync", p.standbyNames()...)
 	}
-	return prim.WaitSync(ctx, "quorum", p.standbyNames()...)
+	return p.members[p.primary].WaitSync(ctx, "quorum", p.standbyNames()...)
 }
 
 func (p *plain) standbyNames() []string {
@@ -182,14 +197,14 @@ func (p *plain) settings(m *postgres.Instance) postgres.Settings {
 	if p.commit != "" {
 		s["synchronous_commit"] = p.commit
 	}
-	if p.anyOne {
+	if p.sync != "" && !p.alone {
 		var others []string
 		for _, o := range p.members {
 			if o != m {
 				others = append(others, o.Name)
 			}
 		}
-		s["synchronous_standby_names"] = "ANY 1 (" + strings.Join(others, ",") + ")"
+		s["synchronous_standby_names"] = p.sync + " (" + strings.Join(others, ",") + ")"
 	}
 	maps.Copy(s, p.extra)
 	return s
@@ -254,132 +269,4 @@ func (p *plain) Standbys() []place.Host {
 		}
 	}
 	return hs
-}
-
-func (p *plain) Recover(ctx context.Context) (Recovery, error) {
-	if len(p.members) == 1 {
-		return p.powerOn(ctx)
-	}
-	return p.promote(ctx)
-}
-
-func (p *plain) powerOn(ctx context.Context) (Recovery, error) {
-	rec := Recovery{Operator: true, How: "the host was powered on again and Postgres started (crash recovery)"}
-	if err := powerOn(ctx, p.env.Hosts[0]); err != nil {
-		return rec, err
-	}
-	if err := p.start(ctx, p.members[0]); err != nil {
-		if ctx.Err() != nil {
-			return rec, err
-		}
-		return rec, fmt.Errorf("%w: %w", ErrNoStart, err)
-	}
-	rec.Done = time.Now()
-	return rec, nil
-}
-
-func powerOn(ctx context.Context, h place.Host) error {
-	pc, ok := h.(place.PowerCycler)
-	if !ok {
-		return fmt.Errorf("host %s cannot be powered on", h.Name())
-	}
-	if pc.Powered() {
-		return nil
-	}
-	return pc.On(ctx)
-}
-
-// promote makes the standby that holds most WAL the primary. With ANY 1 of two
-// standbys both must answer: a commit may be on either.
-func (p *plain) promote(ctx context.Context) (Recovery, error) {
-	rec := Recovery{Operator: true}
-	ctx, cancel := context.WithTimeout(ctx, promoteDeadline)
-	defer cancel()
-	best, bestLSN := -1, postgres.LSN(0)
-	for i, m := range p.members {
-		if i == p.primary {
-			continue
-		}
-		l, err := m.ReceivedLSN(ctx)
-		if err != nil {
-			return rec, fmt.Errorf("ask %s how much it holds: %w", m.Name, err)
-		}
-		p.env.Trace("%s holds WAL up to %s", m.Name, l)
-		if best < 0 || l > bestLSN {
-			best, bestLSN = i, l
-		}
-	}
-	next := p.members[best]
-	if err := next.Configure(ctx, p.settings(next)); err != nil {
-		return rec, err
-	}
-	if err := next.Reload(); err != nil {
-		return rec, err
-	}
-	others := slices.DeleteFunc(slices.Clone(p.members), func(m *postgres.Instance) bool {
-		return m == next || m == p.members[p.primary]
-	})
-	follow := make(chan error, 1)
-	go func() {
-		follow <- p.each(others, func(m *postgres.Instance) error { return m.Follow(ctx, next, p.settings(m)) })
-	}()
-	err := next.Promote(ctx)
-	rec.Promoted = time.Now()
-	if err := errors.Join(err, <-follow); err != nil {
-		return rec, fmt.Errorf("%w: %w", ErrNoStart, err)
-	}
-	p.former, p.primary = p.primary, best
-	rec.How = "the standby that held the most WAL (" + next.Name + ") was promoted and the other one follows it"
-	rec.Done = time.Now()
-	return rec, nil
-}
-
-func (p *plain) Rejoin(ctx context.Context) (Recovery, error) {
-	rec := Recovery{Operator: true}
-	if p.former < 0 {
-		return rec, nil
-	}
-	old, prim := p.members[p.former], p.members[p.primary]
-	if err := powerOn(ctx, p.env.Hosts[p.former]); err != nil {
-		return rec, err
-	}
-	rec.How = "the former primary was powered on and rewound (pg_rewind)"
-	if err := old.Rewind(ctx, prim); err != nil {
-		p.env.Trace("%v; taking a base backup instead", err)
-		rec.How = "the former primary was powered on and copied anew (pg_basebackup)"
-		if err := p.reclone(ctx, old, prim); err != nil {
-			return rec, err
-		}
-	}
-	if err := old.Follow(ctx, prim, p.settings(old)); err != nil {
-		return rec, err
-	}
-	if err := p.start(ctx, old); err != nil {
-		p.env.Trace("%v; taking a base backup instead", err)
-		rec.How = "the former primary was powered on and copied anew (pg_basebackup)"
-		if err := p.reclone(ctx, old, prim); err != nil {
-			return rec, err
-		}
-		if err := p.start(ctx, old); err != nil {
-			return rec, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, startDeadline)
-	defer cancel()
-	if err := prim.WaitStandbys(ctx, old.Name); err != nil {
-		return rec, err
-	}
-	p.former = -1
-	rec.Done = time.Now()
-	return rec, nil
-}
-
-func (p *plain) reclone(ctx context.Context, m, from *postgres.Instance) error {
-	if err := m.Stop(ctx, time.Second); err != nil {
-		return err
-	}
-	if _, err := m.Run(ctx, postgres.Command{Path: "/bin/rm", Args: []string{"-rf", m.DataDir}}); err != nil {
-		return fmt.Errorf("empty %s: %w", m.Name, err)
-	}
-	return m.BaseBackup(ctx, from, p.settings(m))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/lab/place"
@@ -16,8 +17,39 @@ import (
 // Fault is what is done to a setup.
 type Fault string
 
-// HostPower is the loss of the primary's host, which comes back with its disk.
-const HostPower Fault = "host-power"
+const (
+	// HostPower is the loss of the primary's host, which comes back with its disk.
+	HostPower Fault = "host-power"
+	// HostLost is the loss of the primary's host with all that was on its disk.
+	HostLost Fault = "host-lost"
+	// StandbyPower is the loss of standbys' hosts, which come back with their disks.
+	StandbyPower Fault = "standby-power"
+	// AllPower is the loss of every host at once; all come back with their disks.
+	AllPower Fault = "all-power"
+	// Restart is a clean restart of the primary.
+	Restart Fault = "restart"
+	// Freeze stops every program of the primary's host for a while; FreezeTakeover
+	// is the same, and a standby is promoted meanwhile.
+	Freeze         Fault = "freeze"
+	FreezeTakeover Fault = "freeze-takeover"
+	// Partition cuts the primary's host off for a while; PartitionTakeover is the
+	// same, and a standby is promoted meanwhile.
+	Partition         Fault = "partition"
+	PartitionTakeover Fault = "partition-takeover"
+)
+
+// Kind is the fault without what is done about it, as run.json names it.
+func (f Fault) Kind() string { return strings.TrimSuffix(string(f), "-takeover") }
+
+// takenOver says whether another server than the former primary, or none, goes
+// on after the fault: what only the former primary held is then gone.
+func (f Fault) takenOver() bool {
+	switch f {
+	case HostPower, HostLost, FreezeTakeover, PartitionTakeover:
+		return true
+	}
+	return false
+}
 
 // Bound is what a setup may lose.
 type Bound struct {
@@ -71,6 +103,25 @@ type Cluster interface {
 	Rejoin(ctx context.Context) (Recovery, error)
 }
 
+// Operated is a Cluster to which the lab can do more than cut the power of its
+// primary. Where the setup heals itself, these wait until it has.
+type Operated interface {
+	Cluster
+	// TakeOver is Recover while the former primary may be alive: frozen, or cut off.
+	TakeOver(ctx context.Context) (Recovery, error)
+	// Return brings the member on h back, whose host lost its power and kept its
+	// disk or lost it too, while the primary runs.
+	Return(ctx context.Context, h place.Host) (Recovery, error)
+	// RecoverAll brings the setup back after every host lost its power; they get
+	// it back in the order given.
+	RecoverAll(ctx context.Context, order []place.Host) (Recovery, error)
+	// Restart restarts the primary cleanly; stopped is when it had ended.
+	Restart(ctx context.Context) (stopped time.Time, rec Recovery, err error)
+	// SurvivorsOn is Ledger.Survivors on the member on h, after that has replayed
+	// what the primary had flushed when it was called.
+	SurvivorsOn(ctx context.Context, h place.Host, table string, sink func(by Scan, id uint64)) error
+}
+
 // Ledger is where the driver writes, and what is read back.
 type Ledger interface {
 	Login() Login
@@ -122,8 +173,10 @@ func All() []Kind {
 	return []Kind{
 		{Name: "pg-single", About: "one Postgres; after a cut its host is powered on again", Hosts: 1, New: newPlain(plain{})},
 		{Name: "pg-async", About: "three hosts, asynchronous streaming replication", Hosts: 3, New: newPlain(plain{lose: loseUnbounded})},
-		{Name: "pg-remote-write", About: "three hosts, a commit waits until one standby's kernel has it", Hosts: 3, New: newPlain(plain{commit: "remote_write", anyOne: true})},
-		{Name: "pg-any1", About: "three hosts, a commit waits until one of two standbys has flushed it", Hosts: 3, New: newPlain(plain{commit: "on", anyOne: true})},
+		{Name: "pg-remote-write", About: "three hosts, a commit waits until one standby's kernel has it", Hosts: 3, New: newPlain(plain{commit: "remote_write", sync: "ANY 1"})},
+		{Name: "pg-any1", About: "three hosts, a commit waits until one of two standbys has flushed it", Hosts: 3, New: newPlain(plain{commit: "on", sync: "ANY 1"})},
+		{Name: "pg-remote-apply", About: "three hosts, a commit waits until one of two standbys has replayed it", Hosts: 3, New: newPlain(plain{commit: "remote_apply", sync: "ANY 1"})},
+		{Name: "pg-sync", About: "two hosts, a commit waits until the one standby has flushed it", Hosts: 2, New: newPlain(plain{commit: "on", sync: "FIRST 1"})},
 		{Name: "pg-fsync-off", About: "a liar: one Postgres with fsync=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{extra: postgres.Settings{"fsync": "off", "full_page_writes": "off"}})},
 		{Name: "pg-commit-off", About: "a liar: one Postgres with synchronous_commit=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{commit: "off"})},
 		{Name: "pg-lying-disk", About: "a liar: one Postgres on a disk that acknowledges flushes and keeps nothing", Hosts: 1, Liar: true, Lying: true, New: newPlain(plain{})},
