@@ -49,6 +49,14 @@ type Experiment struct {
 	Rate    float64 `yaml:"rate"`    // faults: writes per second over all writers, 0: as fast as it goes
 	Payload int     `yaml:"payload"` // faults: bytes per row
 	LagMs   []int   `yaml:"lag_ms"`  // power-off: standbys cut off that long before the cut; one group each
+
+	Hold         float64  `yaml:"hold"`           // lose-standbys, freeze, partition: seconds that the fault lasts; default 3
+	RepeatInLoad int      `yaml:"repeat_in_load"` // faults: how often one load meets the fault; default 1
+	Reads        float64  `yaml:"reads"`          // faults: share of the driver's turns that read the newest acknowledged write
+	Standbys     []int    `yaml:"standbys"`       // lose-standbys: how many; one group each; default 1 and 2
+	Promote      []bool   `yaml:"promote"`        // freeze, partition: whether a standby is promoted meanwhile; one group each; default both
+	Ways         []string `yaml:"ways"`           // partition: both, from-primary, to-primary; one group each; default all
+	Order        []string `yaml:"order"`          // all-off: in which hosts come back: stalest-first, seeded; one group each; default both
 }
 
 // Limits of a study's values; they keep a typing error from filling a disk.
@@ -107,7 +115,48 @@ func (s *Study) defaults() {
 		if len(e.LagMs) == 0 {
 			e.LagMs = []int{0}
 		}
+		e.faultDefaults()
 	}
+}
+
+func (e *Experiment) faultDefaults() {
+	setDefault(&e.Hold, 3)
+	setDefault(&e.RepeatInLoad, 1)
+	if len(e.Standbys) == 0 {
+		e.Standbys = []int{1, 2}
+	}
+	if len(e.Promote) == 0 {
+		e.Promote = []bool{false, true}
+	}
+	if len(e.Ways) == 0 {
+		e.Ways = []string{"both", "from-primary", "to-primary"}
+	}
+	if len(e.Order) == 0 {
+		e.Order = []string{"stalest-first", "seeded"}
+	}
+}
+
+func (e *Experiment) validateFault() error {
+	for _, n := range e.Standbys {
+		if err := within("standbys", float64(n), 1, 2); err != nil {
+			return err
+		}
+	}
+	for _, w := range e.Ways {
+		if err := oneOf("ways", w, "both", "from-primary", "to-primary"); err != nil {
+			return err
+		}
+	}
+	for _, o := range e.Order {
+		if err := oneOf("order", o, "stalest-first", "seeded"); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		within("hold", e.Hold, 0.1, 3600),
+		within("repeat_in_load", float64(e.RepeatInLoad), 1, 1000),
+		within("reads", e.Reads, 0, 0.9),
+	)
 }
 
 func setDefault[T comparable](p *T, v T) {
@@ -179,6 +228,7 @@ func (s *Study) validateExperiment(e *Experiment) error {
 		}
 	}
 	return errors.Join(
+		e.validateFault(),
 		within("repeat", float64(e.Repeat), 1, maxRepeat),
 		within("seconds", e.Seconds, 0, maxSeconds),
 		within("after", e.After, 0, maxSeconds),

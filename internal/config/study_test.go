@@ -42,6 +42,12 @@ func TestParseStudyErrors(t *testing.T) {
 		"setup twice":                       {strings.Replace(good, "setup: pg-single\n    disk: cloud-volume", "setup: pg-any1", 1), "twice"},
 		"filter names a setup that is not":  {good + "    setups: [pg-async]\n", "pg-async"},
 		"two documents":                     {good + "---\n" + good, "more than one"},
+		"three standbys":                    {good + "    standbys: [3]\n", "standbys"},
+		"no way":                            {good + "    ways: [sideways]\n", "ways"},
+		"no order":                          {good + "    order: [alphabetic]\n", "order"},
+		"held for no time":                  {good + "    hold: -1\n", "hold"},
+		"reads only":                        {good + "    reads: 1\n", "reads"},
+		"never in a load":                   {good + "    repeat_in_load: -1\n", "repeat_in_load"},
 		"slash in the name":                 {strings.Replace(good, "mine", "../mine", 1), "slash"},
 	}
 	for name, c := range cases {
