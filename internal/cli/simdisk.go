@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -162,6 +163,10 @@ func simdiskControl(env Env, use, short string, minValues int,
 				return infraError(fmt.Errorf("%w (is the disk mounted? its socket is BACKING.sock unless --control said otherwise)", err))
 			}
 			result, text, err := do(cmd.Context(), c, values)
+			var refused *control.RefusedError
+			if minValues > 0 && errors.As(err, &refused) {
+				return err // a wrong setting is wrong usage
+			}
 			if err != nil {
 				return infraError(err)
 			}

@@ -143,6 +143,13 @@ func (s *Server) do(r Request) (Reply, error) {
 	return Reply{}, s.disk.Stop()
 }
 
+// RefusedError is a disk's answer that it did not do what it was asked.
+type RefusedError struct{ Op, Reason string }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s the simulated disk: %s", e.Op, e.Reason)
+}
+
 // Client controls one disk. Its methods may be called at once, and each takes
 // its own connection, so that a slow request holds up no other.
 type Client struct{ path string }
@@ -181,7 +188,7 @@ func (c *Client) call(ctx context.Context, r Request) (Reply, error) {
 		return Reply{}, fmt.Errorf("%s the simulated disk: %w", r.Op, err)
 	}
 	if !reply.OK {
-		return Reply{}, fmt.Errorf("%s the simulated disk: %s", r.Op, reply.Error)
+		return Reply{}, &RefusedError{Op: r.Op, Reason: reply.Error}
 	}
 	return reply, nil
 }

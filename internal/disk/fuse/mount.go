@@ -81,6 +81,9 @@ func mountable(mountpoint string, root bool) error {
 		return errors.New("/dev/fuse is missing: the kernel needs FUSE (modprobe fuse), a container needs --device /dev/fuse")
 	}
 	if !root {
+		if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
+			return fmt.Errorf("open /dev/fuse: %w: make it usable for all users (chmod 666 /dev/fuse), or run as root", err)
+		}
 		if _, err := exec.LookPath("fusermount3"); err != nil {
 			return errors.New("fusermount3 is needed to mount without root: apt-get install fuse3, or run as root")
 		}
