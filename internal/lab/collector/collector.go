@@ -289,6 +289,20 @@ func (c *Collector) WaitFirstAckSentAfter(ctx context.Context, t time.Time) erro
 	return c.wait(ctx, "an ack", true, func() bool { return c.counts.latestSent >= after })
 }
 
+// WaitAckSentBy waits until a write of the driver whose ids begin at base, sent
+// after t, is acked.
+func (c *Collector) WaitAckSentBy(ctx context.Context, base uint64, t time.Time) error {
+	after := c.Since(t)
+	return c.wait(ctx, "an ack", true, func() bool {
+		for _, s := range c.spans {
+			if s.base == base {
+				return s.latestSent >= 0 && s.latestSent >= after
+			}
+		}
+		return false
+	})
+}
+
 // Live are the counters of a run in progress.
 type Live struct {
 	Acked, Refused, Unknown int

@@ -246,6 +246,12 @@ func TestReads(t *testing.T) {
 	if f := reader.expect(frame.Newest); f.ID != 2 {
 		t.Errorf("the newest is said to be %d", f.ID)
 	}
+	if err := b.c.WaitAckSentBy(within(t, 10*time.Second), 1, time.Now().Add(-time.Minute)); err != nil {
+		t.Error(err)
+	}
+	if err := b.c.WaitAckSentBy(within(t, 20*time.Millisecond), 1000, time.Now().Add(-time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("an ack of one that wrote nothing: %v", err)
+	}
 	read := func(answer uint8) frame.Frame { return frame.Frame{Type: frame.Read, ID: 2, Outcome: answer} }
 	reader.say(read(frame.Fresh), read(frame.Stale), read(frame.Failed), read(frame.Stale), bye)
 	b.eventually("the reader to finish", func() bool { return b.c.Drivers()[1].State == Finished })

@@ -27,7 +27,8 @@ const (
 // span is the range of ids that belongs to one driver: from base up to the
 // next base of another.
 type span struct {
-	base, last uint64 // last is 0 before the first intent
+	base, last uint64        // last is 0 before the first intent
+	latestSent time.Duration // of an acked write, when it was sent; -1 before the first
 }
 
 // conn is the connection of one driver.
@@ -161,7 +162,7 @@ func (cn *conn) admit(f *frame.Frame) string {
 			return fmt.Sprintf("ids from %d on were used by another driver; ids are never reused", f.ID)
 		}
 	}
-	cn.span = &span{base: f.ID}
+	cn.span = &span{base: f.ID, latestSent: -1}
 	c.spans = append(c.spans, cn.span)
 	cn.reads = f.Reads
 	cn.driver = &Driver{Name: string(f.Text), State: Connected, Confirm: f.Confirm}
@@ -295,6 +296,7 @@ func (cn *conn) outcome(f *frame.Frame, now time.Duration) error {
 		n.acked++
 		n.lastAck, n.lastAckedID = now, f.ID
 		n.latestSent = max(n.latestSent, sent)
+		cn.span.latestSent = max(cn.span.latestSent, sent)
 		n.recent.add(now)
 	case history.Refused:
 		n.refused++

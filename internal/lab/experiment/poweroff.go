@@ -104,7 +104,7 @@ func (c *cut) pull(ctx context.Context) (err error) {
 	if !ok {
 		return fmt.Errorf("the power of %s cannot be cut at this place", primary.Name())
 	}
-	if c.load, err = startLoad(ctx, c.env); err != nil {
+	if c.load, err = startLoad(ctx, c.env, nil); err != nil {
 		return err
 	}
 	c.env.Trace("the load runs on %s", primary.Name())
@@ -140,7 +140,7 @@ func (c *cut) pull(ctx context.Context) (err error) {
 func (c *cut) writeOn(ctx context.Context) error {
 	for waited := time.Duration(0); waited < writableAgain; waited += lookEvery {
 		first, cancel := context.WithTimeout(ctx, lookEvery)
-		err := c.load.coll.WaitFirstAckSentAfter(first, c.confirmed)
+		err := c.load.waitAck(first, c.confirmed)
 		timeout := first.Err() != nil && ctx.Err() == nil
 		cancel()
 		switch {
