@@ -73,7 +73,7 @@ const Skipped = "skipped"
 
 // All lists every experiment.
 func All() []Experiment {
-	return []Experiment{flush{}, roundTrip{}, commit{}, powerOff{}}
+	return []Experiment{flush{}, roundTrip{}, commit{}, powerOff()}
 }
 
 // Find returns the experiment of that name.

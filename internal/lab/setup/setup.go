@@ -39,7 +39,13 @@ const (
 )
 
 // Kind is the fault without what is done about it, as run.json names it.
-func (f Fault) Kind() string { return strings.TrimSuffix(string(f), "-takeover") }
+func (f Fault) Kind() string { return strings.TrimSuffix(string(f), takeover) }
+
+// TakesOverLiving says whether a standby is promoted while the former primary is
+// alive.
+func (f Fault) TakesOverLiving() bool { return strings.HasSuffix(string(f), takeover) }
+
+const takeover = "-takeover"
 
 // takenOver says whether another server than the former primary, or none, goes
 // on after the fault: what only the former primary held is then gone.
