@@ -52,8 +52,8 @@ func TestSimdiskBadInput(t *testing.T) {
 // TestSimdiskCommands mounts a disk and uses every control command on it. This
 // process hosts the disk, so it does not touch the mount itself.
 func TestSimdiskCommands(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts")
+	if testing.Short() || os.Geteuid() != 0 {
+		t.Skip("needs root, and not -short: mounts")
 	}
 	dir := t.TempDir()
 	mnt, sock := filepath.Join(dir, "mnt"), filepath.Join(dir, "backing.sock")
@@ -69,7 +69,7 @@ func TestSimdiskCommands(t *testing.T) {
 			Args:  []string{"simdisk", "--disk", "local-nvme", "--lifeline", filepath.Join(dir, "backing"), mnt},
 			Stdin: stdin, Stdout: stdout, Stderr: &errs, Getenv: func(string) string { return "" }, Root: true,
 		})
-		stdout.Close()
+		_ = stdout.Close()
 	}()
 	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("it said %q, not ready; exit %d: %s", line, <-ended, errs.String())
@@ -102,7 +102,7 @@ func TestSimdiskCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdoutJSON), &stats); err != nil || stats["on"] != 1 || stats["cuts"] != 2 {
 		t.Errorf("stats --json: %v: %s", err, stdoutJSON)
 	}
-	lifeline.Close()
+	_ = lifeline.Close()
 	select {
 	case code := <-ended:
 		if code != exitOK {

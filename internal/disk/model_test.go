@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -66,7 +67,7 @@ func (m *machine) drawFile(t *rapid.T) uint64 {
 }
 
 func want(t *rapid.T, what string, got, want error) bool {
-	if got != want {
+	if !errors.Is(got, want) {
 		t.Fatalf("%s: %v, want %v", what, got, want)
 	}
 	return want == nil
@@ -253,10 +254,10 @@ func (m *machine) Tick(t *rapid.T) {
 // Cut cuts the power and compares what is left with what must be.
 func (m *machine) Cut(t *rapid.T) {
 	m.s.Cut()
-	if _, err := m.s.GetAttr(Root); err != syscall.EIO {
+	if _, err := m.s.GetAttr(Root); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("after the cut: %v", err)
 	}
-	if err := m.s.Fsync(Root, false); err != syscall.EIO {
+	if err := m.s.Fsync(Root, false); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("fsync after the cut: %v", err)
 	}
 	old := m.ref
@@ -369,7 +370,7 @@ func (m *machine) adopt(t *rapid.T) {
 			for p := e.from; p < e.to; p++ {
 				v.alloc[p] = true
 				pg := make([]byte, PageSize)
-				m.img.ReadAt(ino, pg, p*PageSize)
+				_ = m.img.ReadAt(ino, pg, p*PageSize)
 				r.objects[ino][p] = pg
 			}
 		}

@@ -104,7 +104,7 @@ func TestProtocol(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	in := bufio.NewReader(conn)
 	for _, c := range []struct{ request, want string }{
 		{`{"op":"cut"}`, `{"ok":true}`},
@@ -188,12 +188,12 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.SetUnlinkOnClose(false)
-	l.Close()
+	_ = l.Close()
 	again, err := Listen(path, &recorder{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again.Close()
+	_ = again.Close()
 	// Something else at that path is not touched.
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)

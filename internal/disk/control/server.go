@@ -38,11 +38,11 @@ type Server struct {
 // Listen makes the socket, for its owner alone. A socket that nobody answers on
 // is replaced.
 func Listen(path string, d Disk) (*Server, error) {
-	if c, err := net.Dial("unix", path); err == nil {
-		c.Close()
+	if c, err := new(net.Dialer).DialContext(context.Background(), "unix", path); err == nil {
+		_ = c.Close()
 		return nil, fmt.Errorf("control socket %s: another simulated disk answers on it", path)
 	} else if st, serr := os.Lstat(path); serr == nil && st.Mode()&os.ModeSocket != 0 && errors.Is(err, syscall.ECONNREFUSED) {
-		os.Remove(path)
+		_ = os.Remove(path)
 	}
 	old := syscall.Umask(0o177)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -63,7 +63,7 @@ func (s *Server) Close() error {
 	s.shut = true
 	for c := range s.conns {
 		// Ends the reading; a reply that is due can still be written.
-		c.SetReadDeadline(time.Now())
+		_ = c.SetReadDeadline(time.Now())
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
@@ -83,7 +83,7 @@ func (s *Server) accept() {
 		}
 		s.mu.Lock()
 		if s.shut {
-			c.Close()
+			_ = c.Close()
 		} else {
 			s.conns[c] = struct{}{}
 			s.wg.Add(1)
@@ -99,7 +99,7 @@ func (s *Server) serve(c net.Conn) {
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
-		c.Close()
+		_ = c.Close()
 	}()
 	in := bufio.NewScanner(c)
 	in.Buffer(make([]byte, 4096), maxLine)
@@ -156,11 +156,11 @@ type Client struct{ path string }
 
 // Dial checks that a disk answers on the socket.
 func Dial(path string) (*Client, error) {
-	c, err := net.Dial("unix", path)
+	c, err := new(net.Dialer).DialContext(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
-	c.Close()
+	_ = c.Close()
 	return &Client{path}, nil
 }
 
@@ -171,8 +171,8 @@ func (c *Client) call(ctx context.Context, r Request) (Reply, error) {
 	if err != nil {
 		return Reply{}, fmt.Errorf("control socket: %w", err)
 	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })()
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
 	b, err := json.Marshal(r)
 	if err != nil {
 		return Reply{}, err

@@ -82,7 +82,7 @@ func (b *Backing) prepare() error {
 			return fmt.Errorf("create the object directories: %w", err)
 		}
 	}
-	os.Remove(filepath.Join(b.dir, "journal.new"))
+	_ = os.Remove(filepath.Join(b.dir, "journal.new"))
 	return b.openJournal()
 }
 
@@ -103,7 +103,7 @@ func (b *Backing) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for ino, o := range b.open {
-		syscall.Close(o.fd)
+		_ = syscall.Close(o.fd)
 		delete(b.open, ino)
 	}
 	return errors.Join(b.journal.Close(), b.lock.Close())
@@ -124,7 +124,7 @@ func (b *Backing) use(ino uint64, create bool) (*object, error) {
 	if len(b.open) >= maxOpen {
 		for i, o := range b.open {
 			if o.uses == 0 {
-				syscall.Close(o.fd)
+				_ = syscall.Close(o.fd)
 				delete(b.open, i)
 				if len(b.open) < maxOpen*7/8 {
 					break
@@ -152,7 +152,7 @@ func (b *Backing) done(o *object) {
 	b.mu.Lock()
 	o.uses--
 	if o.removed && o.uses == 0 {
-		syscall.Close(o.fd)
+		_ = syscall.Close(o.fd)
 	}
 	b.mu.Unlock()
 }
@@ -221,7 +221,7 @@ func (b *Backing) Discard(ino uint64, off, n int64) error {
 	}
 	defer b.done(o)
 	err = unix.Fallocate(o.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
-	if err == unix.EOPNOTSUPP {
+	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil // only the space is not given back
 	}
 	return err
@@ -233,7 +233,7 @@ func (b *Backing) Remove(ino uint64) error {
 	defer b.mu.Unlock()
 	if o := b.open[ino]; o != nil {
 		if o.removed = true; o.uses == 0 {
-			syscall.Close(o.fd)
+			_ = syscall.Close(o.fd)
 		}
 		delete(b.open, ino)
 	}

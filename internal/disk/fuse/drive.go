@@ -92,7 +92,7 @@ func Mount(cfg Config) (*Drive, error) {
 		_, err = d.mount()
 	}
 	if err != nil {
-		d.backing.Close()
+		_ = d.backing.Close()
 		return nil, err
 	}
 	go d.tick()
@@ -141,7 +141,7 @@ func (d *Drive) mount() (disk.Dropped, error) {
 	d.fs.Store(f)
 	// The first call goes through once the kernel and we agree on the protocol.
 	var st syscall.Statfs_t
-	if err := syscall.Statfs(d.cfg.Mountpoint, &st); err != nil || int64(st.Type) != SuperMagic {
+	if err := syscall.Statfs(d.cfg.Mountpoint, &st); err != nil || st.Type != SuperMagic {
 		f.cut()
 		return lost, errors.Join(fmt.Errorf("mount %s: it does not answer: %w", d.cfg.Mountpoint, err), d.letGo())
 	}
@@ -154,7 +154,7 @@ func (d *Drive) mount() (disk.Dropped, error) {
 func (d *Drive) unmounted(f *fileSystem) {
 	if !f.s.Dead() && d.fs.Load() == f && !d.stopping.Load() {
 		d.cfg.Log.Info("unmounted from outside, ending")
-		d.Stop()
+		_ = d.Stop()
 	}
 }
 

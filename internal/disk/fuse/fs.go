@@ -90,7 +90,7 @@ func (f *fileSystem) entry(a *disk.Attr, out *gofuse.EntryOut) {
 // Lookup caches that a name is missing, too: only this mount can make it.
 func (f *fileSystem) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
 	a, err := f.s.Lookup(h.NodeId, name)
-	if err == syscall.ENOENT {
+	if errors.Is(err, syscall.ENOENT) {
 		out.SetEntryTimeout(ttl)
 		return gofuse.OK
 	}

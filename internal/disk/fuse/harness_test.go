@@ -78,11 +78,15 @@ type daemon struct {
 	cmd      *exec.Cmd
 	lifeline io.Closer
 	errs     *bytes.Buffer
+	line     string // the first that it printed
 	exited   chan struct{}
 }
 
 func needRoot(t testing.TB) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: no mounts")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts for other users")
 	}
@@ -141,28 +145,36 @@ func (d *daemon) launch() string {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	d.cmd = exec.Command("/proc/self/exe")
-	d.cmd.Env = append(os.Environ(), daemonEnv+"="+string(config))
-	d.errs = new(bytes.Buffer)
-	d.cmd.Stderr = d.errs
-	if d.lifeline, err = d.cmd.StdinPipe(); err != nil {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), daemonEnv+"="+string(config))
+	d.run(cmd)
+	return d.line
+}
+
+// run starts a command that is the daemon and takes its first line.
+func (d *daemon) run(cmd *exec.Cmd) {
+	d.t.Helper()
+	d.cmd, d.errs = cmd, new(bytes.Buffer)
+	cmd.Stderr = d.errs
+	var err error
+	if d.lifeline, err = cmd.StdinPipe(); err != nil {
 		d.t.Fatal(err)
 	}
-	out, err := d.cmd.StdoutPipe()
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	if err := d.cmd.Start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
 	line, _ := bufio.NewReader(out).ReadString('\n')
-	exited, cmd := make(chan struct{}), d.cmd
+	d.line = strings.TrimSpace(line)
+	exited := make(chan struct{})
 	d.exited = exited
 	go func() {
 		_ = cmd.Wait()
 		close(exited)
 	}()
-	return strings.TrimSpace(line)
 }
 
 // kill ends the daemon as the machine's own failure would.

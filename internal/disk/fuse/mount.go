@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -37,7 +38,7 @@ func mountDirect(mountpoint, name string) (int, error) {
 	}
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read=%d", fd, maxWrite)
 	if err := unix.Mount(name, mountpoint, "fuse."+fsType, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return -1, fmt.Errorf("mount %s: %w", mountpoint, err)
 	}
 	return fd, nil
@@ -50,9 +51,9 @@ func mountHelper(mountpoint, name string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	defer unix.Close(pair[0])
+	defer func() { _ = unix.Close(pair[0]) }()
 	theirs := os.NewFile(uintptr(pair[1]), "fusermount")
-	cmd := exec.Command("fusermount3", "-o",
+	cmd := exec.CommandContext(context.Background(), "fusermount3", "-o",
 		fmt.Sprintf("fsname=%s,subtype=%s,default_permissions,max_read=%d", name, fsType, maxWrite), "--", mountpoint)
 	cmd.Env = append(os.Environ(), "_FUSE_COMMFD=3")
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -142,7 +143,7 @@ func release(mountpoint string, root bool) error {
 }
 
 func fusermount(args ...string) error {
-	out, err := exec.Command("fusermount3", args...).CombinedOutput()
+	out, err := exec.CommandContext(context.Background(), "fusermount3", args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("fusermount3: %s", strings.TrimSpace(string(out)))
 	}

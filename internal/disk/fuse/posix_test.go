@@ -217,7 +217,7 @@ func posixDirectories(t *testing.T, dir string) {
 	var st unix.Stat_t
 	for name, links := range map[string]uint64{"x": 2, "empty": 3} {
 		must(t, unix.Stat(p(name), &st))
-		if uint64(st.Nlink) != links {
+		if st.Nlink != links {
 			t.Errorf("%s has %d links, want %d", name, st.Nlink, links)
 		}
 	}
@@ -324,7 +324,7 @@ func posixUnlinked(t *testing.T, dir string) {
 	// A file that never had a name gets one.
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR, 0o600)
 	must(t, err)
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	_, err = unix.Write(fd, []byte("tmp"))
 	must(t, err)
 	must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, dir+"/named", unix.AT_SYMLINK_FOLLOW))
@@ -386,17 +386,17 @@ func posixSpecial(t *testing.T, dir string) {
 	t.Chdir(dir) // a socket's path is short
 	l, err := net.Listen("unix", "sock")
 	must(t, err)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	c, err := net.Dial("unix", "sock")
 	must(t, err)
-	c.Close()
+	_ = c.Close()
 }
 
 func posixLocks(t *testing.T, dir string) {
 	open := func() int {
 		fd, err := unix.Open(dir+"/lock", unix.O_CREAT|unix.O_RDWR, 0o600)
 		must(t, err)
-		t.Cleanup(func() { unix.Close(fd) })
+		t.Cleanup(func() { _ = unix.Close(fd) })
 		return fd
 	}
 	a, b := open(), open()

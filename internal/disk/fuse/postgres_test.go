@@ -42,7 +42,7 @@ func newPostgres(t testing.TB, dir string) *postgres {
 	p := &postgres{t: t, data: filepath.Join(dir, "pg"), run: run}
 	t.Cleanup(func() {
 		p.kill()
-		os.RemoveAll(run)
+		_ = os.RemoveAll(run)
 	})
 	must(t, os.Chown(run, nobody, nobody))
 	must(t, os.Mkdir(p.data, 0o700))
@@ -88,7 +88,7 @@ func (p *postgres) start(settings ...string) {
 	}()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		if c, err := p.connect(); err == nil {
-			c.Close(context.Background())
+			_ = c.Close(context.Background())
 			return
 		}
 		ended := false
@@ -126,7 +126,7 @@ func (p *postgres) exec(sql string) {
 	p.t.Helper()
 	c, err := p.connect()
 	must(p.t, err)
-	defer c.Close(context.Background())
+	defer func() { _ = c.Close(context.Background()) }()
 	_, err = c.Exec(context.Background(), sql)
 	must(p.t, err)
 }
@@ -144,7 +144,7 @@ func (p *postgres) load(first int64, stop <-chan struct{}) (wait func() []int64)
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			defer c.Close(context.Background())
+			defer func() { _ = c.Close(context.Background()) }()
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			go func() {
@@ -175,7 +175,7 @@ func (p *postgres) lost(ids []int64) int {
 	p.t.Helper()
 	c, err := p.connect()
 	must(p.t, err)
-	defer c.Close(context.Background())
+	defer func() { _ = c.Close(context.Background()) }()
 	rows, err := c.Query(context.Background(), "select id from acks")
 	must(p.t, err)
 	there, err := pgx.CollectRows(rows, pgx.RowTo[int64])

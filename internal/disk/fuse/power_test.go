@@ -84,7 +84,7 @@ func TestSynchronousWrites(t *testing.T) {
 	defer f.Close()
 	mem, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	must(t, err)
-	defer unix.Munmap(mem)
+	defer func() { _ = unix.Munmap(mem) }()
 	copy(mem, "direct")
 	_, err = f.WriteAt(mem, 0)
 	must(t, err)
@@ -163,7 +163,7 @@ func TestCutFreesWaiters(t *testing.T) {
 		t.Errorf("the cut took %v", took)
 	}
 	for i, err := range errs {
-		if err != unix.EIO {
+		if !errors.Is(err, unix.EIO) {
 			t.Errorf("flush %d: %v, want EIO", i, err)
 		}
 	}
@@ -245,7 +245,7 @@ func TestDaemonEnds(t *testing.T) {
 	d.write("flushed", "4")
 	d.fsync("flushed")
 	d.write("volatile", "5")
-	d.lifeline.Close() // as when the lab is killed: a cut, and nothing is left
+	_ = d.lifeline.Close() // as when the lab is killed: a cut, and nothing is left
 	d.wait()
 	if mounted(d.mnt) {
 		t.Error("still mounted after the lifeline ended")
@@ -291,7 +291,7 @@ func TestRefusals(t *testing.T) {
 		change(&other.cfg)
 		if line := other.launch(); line == "ready" {
 			t.Errorf("%s: it mounted all the same", name)
-			other.lifeline.Close()
+			_ = other.lifeline.Close()
 		}
 		other.wait()
 		if !strings.Contains(other.errs.String(), name) {

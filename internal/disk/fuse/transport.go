@@ -77,7 +77,7 @@ func serve(fd int, fs gofuse.RawFileSystem, slow func([]byte) bool, panicked fun
 	t.giveLead()
 	go func() {
 		t.wg.Wait()
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		close(t.ended)
 		ended()
 	}()
@@ -122,9 +122,9 @@ func (t *transport) leadUntilSlow(b *buffers) int {
 	yielded := time.Now()
 	for {
 		n, err := unix.Read(t.fd, b.in[:])
-		switch {
-		case err == nil:
-		case err == unix.EINTR, err == unix.EAGAIN, err == unix.ENOENT: // ENOENT: the caller gave up
+		switch err {
+		case nil:
+		case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the caller gave up
 			continue
 		default: // ENODEV: unmounted
 			return -1
