@@ -27,7 +27,7 @@ func (p Params) Label() string {
 	var b strings.Builder
 	for _, n := range names {
 		switch n {
-		case "clients", "lag_ms":
+		case "clients", "lag_ms", "standbys", "order", "ways", "promote":
 			fmt.Fprintf(&b, " %s=%v", n, p[n])
 		}
 	}
@@ -73,7 +73,8 @@ const Skipped = "skipped"
 
 // All lists every experiment.
 func All() []Experiment {
-	return []Experiment{flush{}, roundTrip{}, commit{}, powerOff()}
+	return []Experiment{flush{}, roundTrip{}, commit{},
+		powerOff(), hostLost(), restart(), standbyPowerOff(), loseStandbys(), allOff(), freeze(), partition()}
 }
 
 // Find returns the experiment of that name.

@@ -121,6 +121,7 @@ type trial struct {
 	mute    bool  // no write came back
 	found   Survivors
 	spans   []span
+	lost    place.Host // whose copy is to be read when it is back
 }
 
 // strike is one fault of a trial.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/check"
+	"github.com/holdfast-db/holdfast/internal/lab/setup"
 	"github.com/holdfast-db/holdfast/internal/result"
 )
 
@@ -146,6 +147,9 @@ func (t *trial) timeline(cell *result.Cell, seen []watched) {
 // recovery says how the setup came back from the first strike.
 func (t *trial) recovery() string {
 	s := t.strikes[0]
+	if t.noStart != nil && t.drill.fault(t.env.Params) != setup.HostPower {
+		return "it did not come back: the lab's script powered it on and could not start it"
+	}
 	if s.recovered.How == "" && s.back.How == "" {
 		return ""
 	}
