@@ -211,6 +211,11 @@ func (d *Disk) powerOff() (lost Dropped, err error) {
 	}
 	d.gate.Lock()
 	d.gate.Unlock() //nolint:staticcheck // a barrier: see gate
+	if old.syncing.Load() {
+		if err := old.finish(); err != nil {
+			return lost, fmt.Errorf("finish the destage: %w", err)
+		}
+	}
 	lost, objects, err := d.crash(old)
 	if err != nil {
 		return lost, err

@@ -76,8 +76,8 @@ func (s *Session) writeback(n *inode) error {
 func (s *Session) writePages(n *inode, sc *scratch) (fresh extents, err error) {
 	s.d.gate.RLock()
 	defer s.d.gate.RUnlock()
-	if s.dead.Load() {
-		return nil, syscall.EIO
+	if err := s.alive(); err != nil {
+		return nil, err
 	}
 	for i := 0; i < len(sc.idx); {
 		sc.bufs = sc.bufs[:0]
@@ -87,6 +87,7 @@ func (s *Session) writePages(n *inode, sc *scratch) (fresh extents, err error) {
 			sc.bufs = append(sc.bufs, n.live.pages[sc.idx[j]][:])
 		}
 		if err := s.d.img.WriteAt(n.ino, sc.bufs, first*PageSize); err != nil {
+			s.giveBack(n, sc.idx[:j])
 			return nil, err
 		}
 		if r := (run{first, first + int64(j-i)}); !n.ext.has(r) {
@@ -95,6 +96,20 @@ func (s *Session) writePages(n *inode, sc *scratch) (fresh extents, err error) {
 		i = j
 	}
 	return fresh, nil
+}
+
+// giveBack frees the space of pages that were written, or begun, in vain: they
+// stay dirty, and if the disk is full it is needed for others.
+func (s *Session) giveBack(n *inode, pages []int64) {
+	var vain extents
+	for _, idx := range pages {
+		if r := (run{idx, idx + 1}); !n.ext.has(r) {
+			vain.add(r)
+		}
+	}
+	for _, r := range vain {
+		_ = s.d.img.Discard(n.ino, r.from*PageSize, (r.to-r.from)*PageSize)
+	}
 }
 
 // commit makes the whole log durable, with the times that changed since.
@@ -131,8 +146,9 @@ func (s *Session) commitFirst(count int) error {
 	return s.persist(count)
 }
 
+// alive returns EIO when nothing may become durable any more.
 func (s *Session) alive() error {
-	if s.dead.Load() {
+	if s.dead.Load() && !s.finishing.Load() {
 		return syscall.EIO
 	}
 	return nil
@@ -158,9 +174,11 @@ func (s *Session) persist(count int) error {
 	d.journal += int64(len(s.frame))
 	d.stats.commits.Add(1)
 	d.stats.journalBytes.Add(int64(len(s.frame)))
+	// The journal has them: what fails now is only that space is not given back.
+	var failed error
 	for i := range s.log[:count] {
-		if err := d.applyDurable(&s.log[i]); err != nil {
-			return err
+		if err := d.applyDurable(&s.log[i]); err != nil && failed == nil {
+			failed = err
 		}
 	}
 	rest := copy(s.log, s.log[count:])
@@ -170,35 +188,32 @@ func (s *Session) persist(count int) error {
 	if cap(s.frame) > 1<<20 {
 		s.frame = nil
 	}
-	if d.journal > compactAt && d.journal > 8*int64(len(d.durable.nodes))*100 {
-		return d.compact()
+	if d.journal > compactAt && d.journal > 8*int64(len(d.durable.nodes))*100 && failed == nil {
+		failed = d.compact()
 	}
-	return nil
+	return failed
 }
 
 // applyDurable applies a committed record and gives back the space it frees.
 func (d *Disk) applyDurable(r *record) error {
-	if r.op == opTruncate {
+	var freed extents
+	switch r.op {
+	case opTruncate:
 		if n := d.durable.nodes[r.ino]; n != nil && len(n.ext) > 0 {
-			from, to := pagesFor(r.size), n.ext[len(n.ext)-1].to
-			if from < to {
-				if err := d.img.Discard(r.ino, from*PageSize, (to-from)*PageSize); err != nil {
-					return fmt.Errorf("discard: %w", err)
-				}
-			}
+			freed.add(run{pagesFor(r.size), n.ext[len(n.ext)-1].to})
 		}
+	case opPunch:
+		freed = r.runs
 	}
 	if err := d.durable.apply(r); err != nil {
 		return fmt.Errorf("commit metadata: %w", err)
 	}
-	switch r.op {
-	case opPunch:
-		for _, e := range r.runs {
-			if err := d.img.Discard(r.ino, e.from*PageSize, (e.to-e.from)*PageSize); err != nil {
-				return fmt.Errorf("discard: %w", err)
-			}
+	for _, e := range freed {
+		if err := d.img.Discard(r.ino, e.from*PageSize, (e.to-e.from)*PageSize); err != nil {
+			return fmt.Errorf("discard: %w", err)
 		}
-	case opDrop:
+	}
+	if r.op == opDrop {
 		if err := d.img.Remove(r.ino); err != nil {
 			return fmt.Errorf("remove object: %w", err)
 		}
@@ -247,6 +262,10 @@ func (s *Session) Fsync(ino uint64, dataOnly bool) error {
 func (s *Session) Sync() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.dead.Load() && !s.finishing.Load() {
+		return syscall.EIO
+	}
+	s.syncing.Store(s.d.lying())
 	for _, n := range s.dirtyNodes() {
 		n.live.mu.Lock()
 		err := s.writeback(n)
@@ -255,7 +274,19 @@ func (s *Session) Sync() error {
 			return err
 		}
 	}
-	return s.commit()
+	err := s.commit()
+	if err == nil {
+		s.syncing.Store(false)
+	}
+	return err
+}
+
+// finish brings a destage to its end that a cut interrupted. A lying disk
+// destages all or nothing: half of it would be a mixture that never was.
+func (s *Session) finish() error {
+	s.finishing.Store(true)
+	defer s.finishing.Store(false)
+	return s.Sync()
 }
 
 // dirtyNodes returns the inodes with dirty pages, the longest due first.

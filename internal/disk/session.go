@@ -56,6 +56,9 @@ type Session struct {
 	dirtyBytes atomic.Int64
 	now        atomic.Int64 // of the last Tick
 	reclaimMu  sync.Mutex
+
+	syncing   atomic.Bool // a lying disk's destage has begun, and not ended
+	finishing atomic.Bool // see finish
 }
 
 func newSession(d *Disk, t *tree, now int64) *Session {

@@ -98,6 +98,14 @@ func needRoot(t testing.TB) {
 // mount starts a daemon over a fresh backing directory.
 func mount(t testing.TB, kind, crash string) *daemon {
 	t.Helper()
+	d := prepare(t, kind, crash)
+	d.start()
+	return d
+}
+
+// prepare makes the directories of a daemon that is not started yet.
+func prepare(t testing.TB, kind, crash string) *daemon {
+	t.Helper()
 	needRoot(t)
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} { // other users must get through
@@ -120,7 +128,6 @@ func mount(t testing.TB, kind, crash string) *daemon {
 			t.Errorf("the daemon said: %s", d.errs)
 		}
 	})
-	d.start()
 	return d
 }
 

@@ -438,3 +438,31 @@ func TestSocketIsPrivate(t *testing.T) {
 		t.Error("a missing socket can be dialled")
 	}
 }
+
+// TestFullBacking fills the file system that the durable image is on.
+func TestFullBacking(t *testing.T) {
+	needRoot(t)
+	small := t.TempDir()
+	must(t, unix.Mount("none", small, "tmpfs", 0, "size=8m"))
+	t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
+	d := prepare(t, "null", "lose-all")
+	d.cfg.Backing = small + "/backing"
+	d.start()
+	d.write("before", "x")
+	d.fsync("before")
+	f, err := os.Create(d.path("big"))
+	must(t, err)
+	defer f.Close()
+	_, err = f.Write(make([]byte, 20<<20))
+	must(t, err) // it fits into memory
+	if err := f.Sync(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("flush to a full disk: %v, want ENOSPC", err)
+	}
+	must(t, f.Truncate(0))
+	d.write("after", "y")
+	d.fsync("after")
+	d.cycle()
+	d.reads("before", "x")
+	d.reads("after", "y")
+	d.reads("big", "")
+}
