@@ -28,6 +28,9 @@ const (
 	besideIDs  = 1 << 30 // and of the one beside the primary
 	besideName = "beside"
 
+	// Where its writes hang it has few turns, and what it is told is of interest.
+	besideReads = 0.5
+
 	// A driver whose host is frozen with the primary's does not hear from the
 	// collector for as long as that lasts.
 	besidePatience = 30 * time.Second
@@ -149,6 +152,9 @@ func besideConfig(c driver.Config, h place.Host, socket string) driver.Config {
 	c.Name, c.Targets, c.Collector, c.IDBase = besideName, own, socket, besideIDs
 	c.ConfirmIntents, c.CollectorTimeoutMs = true, besidePatience.Milliseconds()
 	c.Writers, c.Rate = max(1, c.Writers/2), c.Rate/2
+	if c.ReadShare > 0 {
+		c.ReadShare = besideReads
+	}
 	return c
 }
 
