@@ -59,7 +59,7 @@ func listen(t *testing.T, d Disk) (string, *Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
+	t.Cleanup(func() { _ = s.Close() })
 	return path, s
 }
 
