@@ -93,10 +93,11 @@ func mountWhims(t *testing.T, w *whims) string {
 		t.Fatal(err)
 	}
 	root := &fs.LoopbackRoot{Path: back}
+	//nolint:staticcheck // wrapping children would need copies of nodes that hold locks
 	root.NewNode = func(rootData *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
 		return &whimsNode{LoopbackNode: fs.LoopbackNode{RootData: rootData}, w: w}
 	}
-	node := root.NewNode(root, nil, "", nil)
+	node := root.NewNode(root, nil, "", nil) //nolint:staticcheck // as above
 	root.RootNode = node
 	srv, err := fs.Mount(mnt, node, &fs.Options{MountOptions: fuse.MountOptions{DirectMount: true, FsName: "whims", Name: "whims"}})
 	if err != nil {

@@ -39,7 +39,7 @@ func RoundTrip(ctx context.Context, dial DialFunc, opts RoundTripOptions) (Round
 	if err != nil {
 		return RoundTripResult{}, fmt.Errorf("connect to the echo peer: %w", err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	// A cancelled context must end a read that waits for a silent peer.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -179,7 +179,7 @@ func ServeEcho(ctx context.Context, l net.Listener) error {
 // echo does not use io.Copy: that would splice through a pipe, which adds a
 // few microseconds to each round trip.
 func echo(c net.Conn) {
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	buf := make([]byte, 4096)
 	for {
 		n, err := c.Read(buf)

@@ -50,7 +50,7 @@ func TestRoundTripOverLoopback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer idle.Close()
+	defer func() { _ = idle.Close() }()
 	cancel()
 	select {
 	case err := <-served:

@@ -138,7 +138,7 @@ func (r *Result) fromLogs(cfg Config, l *logReader) error {
 		r.Service = hdrhistogram.New(1, maxUs, 3)
 	}
 	slices.SortFunc(l.entries, func(a, b Entry) int { return int(max(-1, min(1, a.EndUs-b.EndUs))) })
-	start, last := int64(math.MaxInt64), int64(0)
+	start := int64(math.MaxInt64)
 	for _, e := range l.entries {
 		if e.Kind != Skipped {
 			start = min(start, e.EndUs-e.LatencyUs)
@@ -147,7 +147,8 @@ func (r *Result) fromLogs(cfg Config, l *logReader) error {
 	if len(l.entries) == 0 || start == math.MaxInt64 {
 		return nil
 	}
-	r.StartUs, last = start, start
+	last := start
+	r.StartUs = start
 	for _, e := range l.entries {
 		switch e.Kind {
 		case Skipped:
