@@ -1,8 +1,10 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-db/holdfast/internal/result"
@@ -57,18 +59,23 @@ func idStrip(ids []result.IDRange) (template.HTML, []string) {
 		return "", nil
 	}
 	const columns = 300
-	first, last := ids[0].From, ids[0].To
+	ids = slices.Clone(ids)
+	slices.SortStableFunc(ids, func(a, b result.IDRange) int { return cmp.Compare(a.From, b.From) })
 	var counts [fates]uint64
+	total := 0.0
 	for _, r := range ids {
-		first, last = min(first, r.From), max(last, r.To)
-		counts[fateOf(r)] += r.To - r.From + 1
+		n := r.To - r.From + 1
+		counts[fateOf(r)] += n
+		total += float64(n)
 	}
 	var worst [columns]fate
-	total := float64(last-first) + 1
+	// Ids that nobody used take no room: two drivers' are far apart.
+	begun := 0.0
 	for _, r := range ids {
-		f := fateOf(r)
-		from := int(float64(r.From-first) / total * columns)
-		to := int((float64(r.To-first) + 0.999) / total * columns)
+		f, n := fateOf(r), float64(r.To-r.From+1)
+		from := int(begun / total * columns)
+		to := int((begun + n - 0.001) / total * columns)
+		begun += n
 		for i := max(from, 0); i <= min(to, columns-1); i++ {
 			worst[i] = max(worst[i], f)
 		}

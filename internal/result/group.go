@@ -119,10 +119,10 @@ func (g *Group) Fault() string {
 }
 
 // faultExperiments inject a fault even in cells that failed before they could say so.
-var faultExperiments = []string{"power-off", "host-lost", "two-hosts", "site-loss", "lose-standbys", "partition", "freeze", "restart", "failover"}
+var faultExperiments = []string{"power-off", "host-lost", "two-hosts", "site-loss", "lose-standbys", "standby-power-off", "all-off", "partition", "freeze", "restart", "failover"}
 
 // setupOrder is the order in which readers expect the known setups.
-var setupOrder = []string{"", "disk", "host", "pg-single", "pg-async", "pg-remote-write", "pg-any1", "pg-remote-apply",
+var setupOrder = []string{"", "disk", "host", "pg-single", "pg-async", "pg-remote-write", "pg-sync", "pg-any1", "pg-remote-apply",
 	"holdfast", "patroni", "pg-drbd", "cnpg"}
 
 // CompareSetups orders setups for tables: the known ones from the single

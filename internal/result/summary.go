@@ -172,8 +172,12 @@ func faultsText(g *Group, n int) string {
 	if ms, ok := Number(g.Params["lag_ms"]); ok && ms > 0 {
 		text += " with the standbys cut off " + Duration(ms) + " before"
 	}
+	how := faultConditions(g.Params)
 	if g.Extra != "" {
-		text += " (" + g.Extra + ")"
+		how = append(how, g.Extra)
+	}
+	if len(how) > 0 {
+		text += " (" + strings.Join(how, ", ") + ")"
 	}
 	return text
 }

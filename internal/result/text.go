@@ -48,6 +48,7 @@ func Conditions(params map[string]any) string {
 	if n, ok := Number(params["lag_ms"]); ok && n > 0 {
 		parts = append(parts, "standbys cut off "+Duration(n)+" before")
 	}
+	parts = append(parts, faultConditions(params)...)
 	if n, ok := Number(params["interval_ms"]); ok && n > 0 {
 		parts = append(parts, "interval "+Duration(n))
 	}
@@ -62,6 +63,35 @@ func Conditions(params map[string]any) string {
 	return strings.Join(parts, ", ")
 }
 
+// faultConditions says how a fault was done, beyond its name.
+func faultConditions(params map[string]any) []string {
+	var parts []string
+	if n, ok := Number(params["standbys"]); ok {
+		parts = append(parts, plural(int(n), "standby", "standbys"))
+	}
+	switch ParamText(params["ways"]) {
+	case "both":
+		parts = append(parts, "both ways")
+	case "from-primary":
+		parts = append(parts, "from the primary only")
+	case "to-primary":
+		parts = append(parts, "to the primary only")
+	}
+	if p, ok := params["promote"].(bool); ok && p {
+		parts = append(parts, "a standby promoted meanwhile")
+	}
+	switch ParamText(params["order"]) {
+	case "stalest-first":
+		parts = append(parts, "the stalest host back first")
+	case "seeded":
+		parts = append(parts, "hosts back in a drawn order")
+	}
+	if n, ok := Number(params["repeat_in_load"]); ok && n > 1 {
+		parts = append(parts, ParamText(params["repeat_in_load"])+" in one load")
+	}
+	return parts
+}
+
 // FaultNoun is a fault in plain words, for one and for many.
 func FaultNoun(fault, experiment string) (one, many string) {
 	switch fault {
@@ -69,6 +99,12 @@ func FaultNoun(fault, experiment string) (one, many string) {
 		return "power cut", "power cuts"
 	case "host-lost":
 		return "lost host", "lost hosts"
+	case "standby-power":
+		return "power cut of standbys", "power cuts of standbys"
+	case "all-power":
+		return "power cut of all hosts", "power cuts of all hosts"
+	case "restart":
+		return "restart", "restarts"
 	case "two-hosts":
 		return "loss of two hosts", "losses of two hosts"
 	case "site-lost":
