@@ -78,8 +78,8 @@ func (m *machine) counts(x Member) bool {
 func (m *machine) choose(reports []Report, hint NodeID) choice {
 	all := m.place(reports)
 	c := choice{why: "too few members of S can be recruited"}
-	possible := false
-	c.need, possible = m.reg.Quorum()
+	need, possible := m.reg.Quorum()
+	c.need = need
 	if m.is(QuorumOffByOne) {
 		c.need = max(1, c.need-1)
 	}
@@ -89,7 +89,7 @@ func (m *machine) choose(reports []Report, hint NodeID) choice {
 			continue
 		}
 		members = append(members, h)
-		m.alarm(AlarmAmnesiac, h.lost, string(h.Member.Node)+" holds less than it had confirmed: a lying disk, or a restored snapshot")
+		m.alarmf(AlarmAmnesiac, h.lost, "holds less than it had confirmed, by a lying disk or a restored snapshot: ", string(h.Member.Node))
 		if h.lost {
 			m.mark(MarkAmnesiac)
 		} else if h.common > 0 {

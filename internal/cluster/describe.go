@@ -32,6 +32,8 @@ func Describe(e Effect) string {
 		return "read what WAL there is"
 	case SetSSN:
 		return "SSN = " + x.SSN.String()
+	case SampleLSN:
+		return "L is where WAL ends now"
 	case Canary:
 		return "a canary commit, to be seen waiting"
 	case OpenDoor:

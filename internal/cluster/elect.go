@@ -15,6 +15,7 @@ type election struct {
 	sentAt   time.Duration
 	hint     NodeID
 	hintFor  Epoch // the epoch that the hint wants to end
+	hintAt   time.Duration
 	vetoAt   time.Duration
 	nextAt   time.Duration
 	tries    int
@@ -44,16 +45,24 @@ func (m *machine) electStep() {
 	case m.prop.id != 0 || m.now < m.elect.nextAt:
 	case m.elect.force != nil && m.elect.forceFor == m.reg.Epoch+1:
 		m.bump("a person accepts the loss")
-	case m.elect.hint != "" && m.elect.hintFor == m.reg.Epoch:
+	case m.hinted():
 		m.bump("switchover to " + string(m.elect.hint))
 	case m.suspects():
 		m.bump("the primary is suspected")
 	default:
+		m.finishLeaving()
 		m.giveLeadership()
 		if m.is(LeaderEditsS) {
 			m.editS()
 		}
 	}
+}
+
+// hinted says whether a switchover waits for its election: lately, or the old
+// primary has gone on by itself; and not while only it may lead.
+func (m *machine) hinted() bool {
+	return m.elect.hint != "" && m.elect.hintFor == m.reg.Epoch && m.now-m.elect.hintAt <= m.cfg.Timing.Handover &&
+		slices.ContainsFunc(m.reg.S, func(s Member) bool { return s.Node == m.elect.hint })
 }
 
 // suspects says whether the primary should be replaced, and can be.
@@ -217,11 +226,12 @@ func (m *machine) report(r Report) {
 	for _, s := range r.Seen {
 		m.sees(s)
 	}
-	reports := without2(m.elect.reports, func(x Report) bool { return x.Member.Node == r.Member.Node })
-	m.elect.reports = append(reports, r)
+	reports := dropReports(m.elect.reports, func(x Report) bool { return x.Member.Node == r.Member.Node })
+	reports = append(reports, r)
+	m.elect.reports = reports
 }
 
-func without2(s []Report, drop func(Report) bool) []Report {
+func dropReports(s []Report, drop func(Report) bool) []Report {
 	out := make([]Report, 0, len(s)+1)
 	for _, r := range s {
 		if !drop(r) {
@@ -248,6 +258,7 @@ func (m *machine) decide() {
 		m.nameX(c)
 	case catchUp:
 		if m.elect.sentAt == m.now {
+			m.elect.reports = dropReports(m.elect.reports, func(r Report) bool { return r.Member == c.member }) // it will report anew
 			x := CatchUp{Epoch: m.reg.Epoch, From: c.holder, Until: c.until}
 			if c.member.Node == m.cfg.Self {
 				m.catchUp(x)

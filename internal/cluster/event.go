@@ -118,6 +118,7 @@ type Sender struct {
 // Slot is a replication slot on the local instance.
 type Slot struct {
 	Name    string
+	Member  Member // whose it is; zero: none of ours
 	Logical bool
 	Kept    int64 // bytes of WAL held back for it
 	Lost    bool  // invalidated, or recreated with a gap

@@ -155,6 +155,6 @@ func (m *machine) sendHandover() {
 // handover makes the raft leader hold the ordinary election, with a hint.
 func (m *machine) handover(h Handover) {
 	if m.leader && m.known && h.Epoch == m.reg.Epoch && !m.reg.Electing() {
-		m.elect.hint, m.elect.hintFor = h.Target, h.Epoch
+		m.elect.hint, m.elect.hintFor, m.elect.hintAt = h.Target, h.Epoch, m.now
 	}
 }

@@ -60,7 +60,7 @@ func (m *machine) leadStep() {
 	if m.hand.phase != handNone {
 		return // a switchover or restart has the instance
 	}
-	if m.lead.phase > leadUp && !(m.pg.Running && m.pg.Primary) {
+	if m.lead.phase > leadUp && (!m.pg.Running || !m.pg.Primary) {
 		m.emit(CloseDoor{})
 		m.lead.phase, m.lead.byCommit = leadUp, false
 		m.sync.change = changeNone
@@ -138,8 +138,12 @@ func (m *machine) bringUp() {
 	if m.op.id != 0 || m.now < m.lead.retryAt {
 		return
 	}
-	tl := lastTimeline(m.pg.History)
-	if tl == m.reg.Timeline {
+	pos, common, diverged := Locate(m.reg.Chain, m.pg.History, m.pg.End)
+	if lastTimeline(m.pg.History) == m.reg.Timeline && (diverged || common != len(m.reg.Chain)) {
+		m.cannotLead("its timeline has the register's number, but not its history")
+		return
+	}
+	if lastTimeline(m.pg.History) == m.reg.Timeline {
 		if m.pg.Running && m.pg.Primary {
 			m.mark(MarkAdopt)
 			m.writeRow()
@@ -155,7 +159,6 @@ func (m *machine) bringUp() {
 		return
 	}
 	fork, ok := m.reg.Fork()
-	pos, common, diverged := Locate(m.reg.Chain, m.pg.History, m.pg.End)
 	if !ok || diverged || common != len(m.reg.Chain)-1 || pos.LSN != fork || m.pg.Running && m.pg.Primary {
 		m.cannotLead("its WAL does not end where the register has the new timeline begin")
 		return

@@ -89,7 +89,11 @@ func (m *machine) fence() {
 		return
 	}
 	m.alarm(AlarmForeign, m.pg.Foreign, "Postgres was not started by this agent: mask the distribution's unit")
-	n, _ := m.reg.Node(m.cfg.Self)
+	n, member := m.reg.Node(m.cfg.Self)
+	if m.known && !member {
+		m.stop(false) // it has left the cluster
+		return
+	}
 	if m.known && n.Fenced {
 		m.mark(MarkFenced)
 		m.stop(m.pg.Primary && m.heard > m.reg.Epoch)

@@ -45,6 +45,7 @@ const (
 	MarkVoterBehind
 	MarkVoterJoin
 	MarkAmnesiac
+	MarkLeft
 	MarkEnd
 )
 
@@ -52,7 +53,7 @@ var markNames = [MarkEnd]string{"settle", "promote", "restart-in-place", "adopt"
 	"return", "add", "lower", "degrade", "canary", "change-given-up", "unknown", "conflict", "bump", "veto", "name", "rename",
 	"catch-up", "too-few", "blocked", "forced", "forced-refused", "announce", "hint", "recruited", "fence-epoch", "fence-lost",
 	"fenced", "follow", "rewind", "reclone", "rebuild-refused", "switchover-given-up", "restart-announced", "voter-behind",
-	"voter-join", "amnesiac"}
+	"voter-join", "amnesiac", "left"}
 
 func (k Mark) String() string { return markNames[k] }
 

@@ -104,16 +104,25 @@ func (m *machine) ordered(c Command) (next Register, why string) {
 			next.Nodes[i].Reinit = true
 			break
 		}
-		if !next.Nodes[i].Leaving {
-			next.Nodes[i].Leaving = true // the primary takes it out of S, then it goes
-			break
-		}
-		if slices.ContainsFunc(m.reg.S, func(x Member) bool { return x.Node == c.Node }) {
-			return next, string(c.Node) + " is still in S: wait until status shows it removed"
-		}
-		next.Nodes = slices.Delete(next.Nodes, i, i+1)
+		next.Nodes[i].Leaving = true // the primary takes it out of S, then it goes
 	}
 	return next, ""
+}
+
+// finishLeaving strikes off a node that is to go and is no longer in S; its voter
+// follows. The raft leader does it: S and k stay as they are.
+func (m *machine) finishLeaving() {
+	i := slices.IndexFunc(m.reg.Nodes, func(n Node) bool {
+		return n.Leaving && n.ID != m.reg.Primary.Node &&
+			!slices.ContainsFunc(m.reg.S, func(x Member) bool { return x.Node == n.ID })
+	})
+	if i < 0 {
+		return
+	}
+	next := m.reg
+	next.Nodes = slices.Delete(slices.Clone(m.reg.Nodes), i, i+1)
+	m.mark(MarkLeft)
+	m.propose(propAdmin, next, string(m.reg.Nodes[i].ID)+" has left")
 }
 
 // neededForK says whether S without the node could not confirm a commit.
@@ -175,7 +184,7 @@ func (m *machine) announce(c Command) {
 	}
 	consider(m.cfg.Self, Sighting{m.self(), lastTimeline(m.pg.History), m.pg.End}, m.qualified())
 	for _, s := range m.seen {
-		if better(s, a.Known.Timeline, a.Known.LSN) {
+		if !m.fresh(s.Member.Node) && better(s, a.Known.Timeline, a.Known.LSN) {
 			a.Known = s
 		}
 	}
@@ -184,8 +193,11 @@ func (m *machine) announce(c Command) {
 		return
 	}
 	m.mark(MarkAnnounce)
-	text := fmt.Sprintf("%s would lead. Everything written after %d on timeline %d may be lost; %s was last seen at %d on timeline %d, and may have gone further.",
-		a.Candidate, a.LSN, a.Timeline, a.Known.Member.Node, a.Known.LSN, a.Known.Timeline)
+	text := fmt.Sprintf("%s would lead. Everything written after %d on timeline %d may be lost.", a.Candidate, a.LSN, a.Timeline)
+	if a.Known.Member.Node != "" {
+		text += fmt.Sprintf(" Of those who are missing, %s was last seen at %d on timeline %d; it may have gone further.",
+			a.Known.Member.Node, a.Known.LSN, a.Known.Timeline)
+	}
 	if len(m.reg.S) == 0 {
 		text += fmt.Sprintf(" The primary had been confirming alone since %d.", m.reg.Degraded.LSN)
 	}

@@ -17,7 +17,11 @@ func Step(s State, ev Event) (State, []Effect) {
 		m.proposeDone(e)
 	case Leadership:
 		m.leader, m.ready = e.Leads, false
+		old := m.elect.reports
 		m.elect = election{}
+		if m.is(StaleReport) {
+			m.elect.reports = old
+		}
 		if e.Leads {
 			m.startRead()
 		}
@@ -25,6 +29,9 @@ func Step(s State, ev Event) (State, []Effect) {
 		m.hears(e.Epoch)
 		m.version = max(m.version, e.Version)
 		m.voter.index = max(m.voter.index, e.Index)
+		if m.version > m.reg.Version && m.read.id == 0 {
+			m.startRead()
+		}
 	case Voters:
 		m.voters(e.IDs)
 	case Received:
@@ -225,6 +232,13 @@ func (m *machine) alarm(k AlarmKind, on bool, text string) {
 		text = ""
 	}
 	m.emit(Alarm{Kind: k, On: on, Text: text})
+}
+
+// alarmf is alarm with a text that is put together only when it is told.
+func (m *machine) alarmf(k AlarmKind, on bool, text, what string) {
+	if on != (m.alarms&(1<<k) != 0) {
+		m.alarm(k, on, text+what)
+	}
 }
 
 // received takes in a message.

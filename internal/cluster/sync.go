@@ -225,7 +225,7 @@ func (m *machine) tellStall() {
 	} else if m.sync.short == 0 {
 		m.sync.short = max(m.now, 1)
 	}
-	m.alarm(AlarmStalled, short, "commits wait for a standby of S")
+	m.alarm(AlarmStalled, short && m.now-m.sync.short >= m.cfg.Timing.Heartbeat, "commits wait for a standby of S")
 	m.alarm(AlarmDegraded, len(m.reg.S) == 0 && m.sync.is(SSN{}), "commits are confirmed by this primary alone")
 }
 
@@ -236,54 +236,39 @@ func (m *machine) nextChange() {
 		return
 	}
 	stay := m.staying()
+	left, wanted := m.letGo()
 	switch {
 	case len(stay) < len(m.reg.S) && (m.okay(stay) >= m.reg.K || slices.Contains(stay, m.self()) && m.flushed(stay, m.pg.End) >= m.reg.K):
 		m.start(changeRemove, stageSSN, stay, m.reg.K)
 	case m.considerAdd():
 	case m.reg.K < m.reg.WantK && m.okay(m.reg.S) > m.reg.K:
 		m.start(changeRaise, stageSSN, m.reg.S, m.reg.K+1)
-	case !m.reg.InS(m.self()) && m.okay(stay) < m.reg.K && m.lastWantedOut():
-		if n := m.okay(stay); n > 0 {
-			m.start(changeLower, stagePropose, m.reg.S, n)
-		} else {
-			m.start(changeDegrade, stagePropose, nil, 0)
-		}
+	case wanted:
+		m.goShort(left)
 	case m.sync.short != 0 && m.mayGoShort():
-		if n := m.okay(m.reg.S); n > 0 {
-			m.start(changeLower, stagePropose, m.reg.S, n)
-		} else {
-			m.start(changeDegrade, stagePropose, nil, 0)
-		}
+		m.goShort(m.okay(m.reg.S))
+	}
+}
+
+// goShort makes do with n confirmations, fewer than k.
+func (m *machine) goShort(n int) {
+	if n > 0 {
+		m.start(changeLower, stagePropose, m.reg.S, n)
+	} else {
+		m.start(changeDegrade, stagePropose, nil, 0)
 	}
 }
 
 // staying is S without those that should leave it: ourselves once others hold
-// our epoch row, the silent, those of a former incarnation, those that a person
-// wants out. While our door is still closed, silence need not last.
+// our epoch row, the silent, those of a former incarnation; and, if the rest is
+// enough for k, those that a person or their own broken replay wants rebuilt.
+// While our door is still closed, silence need not last.
 func (m *machine) staying() []Member {
-	self := m.self()
-	unconfirmed := m.reg.InS(self)
-	stay := without(m.reg.S, func(x Member) bool {
-		if x == self {
-			return false
-		}
-		n, known := m.reg.Node(x.Node)
-		if !known || n.Reinit || n.Leaving || n.Witness || x.Node == self.Node {
-			return true
-		}
-		if p := m.peer(x.Node); p != nil && p.heard && p.hb.Member.Incarnation != 0 && p.hb.Member != x {
-			return true
-		}
-		if p := m.peer(x.Node); p != nil && p.heard && p.hb.Broken {
-			return true // it may be rebuilt then
-		}
-		l := m.link(x)
-		if l.ok {
-			return false
-		}
-		return unconfirmed || m.now-l.since >= m.cfg.Timing.Remove
-	})
-	if unconfirmed {
+	stay := without(m.reg.S, m.gone)
+	if rest := without(stay, func(x Member) bool { return m.wantedOut(x) || m.brokenReplay(x) }); m.okay(rest) >= m.reg.K {
+		stay = rest
+	}
+	if m.reg.InS(m.self()) {
 		rest := m.others(stay)
 		if m.okay(rest) >= m.reg.K && (m.lead.byCommit || m.flushed(rest, m.lead.row) >= m.reg.K) {
 			return rest
@@ -295,13 +280,41 @@ func (m *machine) staying() []Member {
 	return stay
 }
 
-// lastWantedOut says whether a person wants a member of S rebuilt or gone that
-// is needed for k: preferred lets it go all the same.
-func (m *machine) lastWantedOut() bool {
-	return m.reg.Mode == Preferred && slices.ContainsFunc(m.reg.S, func(x Member) bool {
-		n, _ := m.reg.Node(x.Node)
-		return n.Reinit || n.Leaving
-	})
+// gone says whether a member of S can confirm no more.
+func (m *machine) gone(x Member) bool {
+	if x == m.self() {
+		return false
+	}
+	if _, known := m.reg.Node(x.Node); !known || x.Node == m.cfg.Self {
+		return true
+	}
+	if p := m.peer(x.Node); p != nil && p.heard && p.hb.Member.Incarnation != 0 && p.hb.Member != x {
+		return true
+	}
+	l := m.link(x)
+	return !l.ok && (m.reg.InS(m.self()) || m.now-l.since >= m.cfg.Timing.Remove)
+}
+
+// wantedOut says whether a person wants a member rebuilt or gone.
+func (m *machine) wantedOut(x Member) bool {
+	n, _ := m.reg.Node(x.Node)
+	return n.Reinit || n.Leaving
+}
+
+// brokenReplay says whether a member confirms, but could not be promoted.
+func (m *machine) brokenReplay(x Member) bool {
+	p := m.peer(x.Node)
+	return p != nil && p.heard && p.hb.Broken
+}
+
+// letGo is for a member that a person wants out although k needs it: preferred
+// lets it go all the same. It returns how many can still confirm without it.
+func (m *machine) letGo() (left int, ok bool) {
+	if m.reg.Mode != Preferred || m.reg.InS(m.self()) || !slices.ContainsFunc(m.reg.S, m.wantedOut) {
+		return 0, false
+	}
+	left = m.okay(without(m.reg.S, m.wantedOut))
+	return left, left < m.reg.K
 }
 
 // considerAdd enters the first standby that has streamed steadily and caught up.
@@ -317,7 +330,7 @@ func (m *machine) considerAdd() bool {
 
 func (m *machine) steadily(l link) bool {
 	n, known := m.reg.Node(l.member.Node)
-	if p := m.peer(l.member.Node); p != nil && p.hb.Broken {
+	if m.brokenReplay(l.member) {
 		return false
 	}
 	return l.ok && !l.twice && m.now-l.since >= m.cfg.Timing.Steady && known && !n.Witness && !n.Reinit && !n.Leaving &&
@@ -419,7 +432,7 @@ func (m *machine) advance() {
 	case stageSSN:
 		if m.sync.inForce && m.sync.l != 0 && m.is(SampleBeforeInForce) {
 			m.sync.stage = stageWait
-		} else if m.sync.inForce && !(m.is(SampleBeforeInForce) && m.sync.id != 0) {
+		} else if m.sync.inForce && (!m.is(SampleBeforeInForce) || m.sync.id == 0) {
 			m.enter(stageSample)
 		}
 	case stageWait:

@@ -15,7 +15,7 @@ func (m *machine) upkeep() {
 		return
 	}
 	m.alarm(AlarmReloadRejected, m.pg.ReloadRejected, "an error in the settings: reloads apply nothing; see pg_file_settings")
-	m.alarm(AlarmShutdownBlocked, m.pg.ShutdownBlocked != "", "the stop waits for "+m.pg.ShutdownBlocked)
+	m.alarmf(AlarmShutdownBlocked, m.pg.ShutdownBlocked != "", "the stop waits for ", m.pg.ShutdownBlocked)
 	m.alarm(AlarmWaitCancelled, m.pg.WaitsCancelled > 0, "sessions cancelled their synchronous wait: their commits are visible, not confirmed")
 	if m.pg.Running && len(m.pg.Senders) > 0 {
 		m.names()
@@ -32,8 +32,8 @@ func (m *machine) upkeep() {
 			heavy = s.Name + " holds back " + strconv.FormatInt(s.Kept>>20, 10) + " MB"
 		}
 	}
-	m.alarm(AlarmSlotLost, lost != "", "logical slot "+lost+" has a gap: its consumer has to start anew")
-	m.alarm(AlarmSlotHoldsWAL, heavy != "", "slot "+heavy)
+	m.alarmf(AlarmSlotLost, lost != "", "a logical slot has a gap, its consumer has to start anew: ", lost)
+	m.alarmf(AlarmSlotHoldsWAL, heavy != "", "slot ", heavy)
 }
 
 // names ends both streams where two use one member's name: neither can be told
@@ -58,8 +58,7 @@ func (m *machine) keepSlots() {
 		if s.Node == m.cfg.Self {
 			continue
 		}
-		name := SlotName(s)
-		i := slices.IndexFunc(m.pg.Slots, func(x Slot) bool { return x.Name == name && !x.Lost })
+		i := slices.IndexFunc(m.pg.Slots, func(x Slot) bool { return x.Member == s && !x.Lost })
 		if i >= 0 {
 			if j := slices.Index(m.slots, s); j >= 0 {
 				m.slots = slices.Delete(slices.Clone(m.slots), j, j+1)

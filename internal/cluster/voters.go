@@ -16,9 +16,7 @@ type voting struct {
 	joining bool
 	asking  bool
 	heard   []NodeID // peers that said what they remember
-	actual  []uint64 // as leader: the committed set
 	replAt  time.Duration
-	known   bool
 }
 
 func (m *machine) voterStarted() {
@@ -36,6 +34,7 @@ func (m *machine) voterStarted() {
 func (m *machine) startVoter(id uint64, fresh bool) {
 	m.voter.id, m.voter.index = id, m.disk.VoterIndex
 	m.voter.asking, m.voter.joining = false, false
+	m.alarm(AlarmVoterBehind, false, "")
 	m.emit(StartVoter{Voter: id, Fresh: fresh})
 }
 

@@ -53,6 +53,8 @@ func (w *World) apply(f Fault) {
 		if n.alive {
 			n.restartAgent(w.rnd.between(50, int(f.For)))
 		}
+	case "die-proposing":
+		primary.dieNext = true
 	case "kill-postgres":
 		n.halt()
 	case "kill-primary":
@@ -63,6 +65,10 @@ func (w *World) apply(f Fault) {
 		w.freeze(primary, &primary.frozen, f.For)
 	case "freeze-agent":
 		w.freeze(n, &n.agentFrozen, f.For)
+	case "freeze-standby":
+		if n != primary {
+			w.freeze(n, &n.pgFrozen, f.For)
+		}
 	case "freeze-postgres":
 		w.freeze(n, &n.pgFrozen, f.For)
 	case "isolate":
@@ -184,6 +190,8 @@ func (w *World) person(f Fault, n *node) {
 		if w.sch.Nodes == 5 && !n.witness {
 			give(cluster.Command{Kind: cluster.Leave, Node: n.id})
 		}
+	case "join":
+		give(cluster.Command{Kind: cluster.Join, Node: n.id})
 	case "force":
 		w.force()
 	}
@@ -203,6 +211,9 @@ func (w *World) force() {
 				w.logf("announced: %s", a.Text)
 				w.sch.announced = a.Announcement
 				w.orders++
+				if w.rnd.chance(0.3) {
+					w.off(w.find(a.Announcement.Candidate), 5000) // what was announced holds all the same
+				}
 				x.deliver(cluster.Command{ID: w.orders, Kind: cluster.FailoverAllowDataLoss, Confirm: a.Announcement})
 				return
 			}

@@ -45,7 +45,6 @@ type postgres struct {
 	senders  []*sender
 	waiting  []waiter
 	canaryID uint64
-	cloning  bool
 	slots    []cluster.Slot
 	blocked  string
 	loads    uint64

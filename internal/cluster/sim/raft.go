@@ -276,6 +276,9 @@ func (n *node) propose(x cluster.Propose) {
 	if !w.quiet && !w.calm && w.rnd.chance(0.03) {
 		d = w.rnd.between(500, 4000) // it waits in a queue
 	}
+	if n.dieNext {
+		d = w.rnd.between(100, 3000)
+	}
 	w.after(d, func() {
 		l := w.leaderFor(n)
 		if l == nil || !w.quiet && !w.calm && w.rnd.chance(w.sch.Loss) || l.diskHung {

@@ -34,6 +34,11 @@ func NewWorld(s Schedule) *World {
 	for i := range s.Nodes {
 		n := &node{w: w, i: i, id: cluster.NodeID('a' + rune(i)), up: true, rate: 1, boot: w.uid()}
 		n.witness = s.Witness && i == s.Nodes-1
+		if s.Absent && i == s.Nodes-1 {
+			n.pg = postgres{durSSN: cluster.SSN{K: 1}}
+			w.nodes = append(w.nodes, n)
+			continue
+		}
 		id := uint64(i + 1)
 		voters = append(voters, id)
 		n.disk = cluster.Disk{HasPromise: true, HasVoter: true, Voter: id, Promise: 1}
@@ -62,7 +67,9 @@ func NewWorld(s Schedule) *World {
 	first := entry{term: 1, reg: reg, ok: true, voters: voters, from: -1, id: 1}
 	w.raft.committed = []entry{first}
 	for _, n := range w.nodes {
-		n.voter = voter{id: uint64(n.i + 1), log: []entry{first}, term: 1, commit: 1}
+		if n.disk.HasVoter {
+			n.voter = voter{id: uint64(n.i + 1), log: []entry{first}, term: 1, commit: 1}
+		}
 	}
 	return w
 }
@@ -78,6 +85,9 @@ func (w *World) begin() {
 // clients write wherever a door is open, all the time.
 func (w *World) clients() {
 	n := w.nodes[w.rnd.n(len(w.nodes))]
+	if p := w.find(w.register().Primary.Node); w.rnd.chance(0.4) {
+		n = p
+	}
 	if n.up && !n.still(onPG) && n.pg.running && n.pg.primary && n.pg.door && !n.diskFull {
 		w.client(n)
 	}
@@ -177,8 +187,8 @@ func (w *World) canWrite() bool {
 	if r.Mode == cluster.Required && others-1 < max(r.K, r.WantK) {
 		return false
 	}
-	if intact(r.Primary) {
-		return true
+	if p := &w.find(r.Primary.Node).pg; intact(r.Primary) {
+		return p.primaryD || p.replayable(len(p.wal)) == len(p.wal)
 	}
 	need, ok := r.Quorum()
 	able := 0

@@ -19,6 +19,7 @@ type Schedule struct {
 	Twice        float64
 	Slow         float64
 	CrashBetween float64 // an agent dies between two effects of one step
+	Absent       bool    // the last node is blank and not yet in the cluster
 	Faults       []Fault
 	Mutation     cluster.Mutation // not part of the text
 
@@ -49,12 +50,12 @@ var kinds = []struct {
 	what   string
 	weight int
 }{
-	{"power-off", 10}, {"power-primary", 10}, {"power-all", 2}, {"wipe", 3}, {"kill-agent", 6}, {"kill-postgres", 5}, {"kill-primary", 5},
+	{"power-off", 10}, {"power-primary", 10}, {"power-all", 2}, {"wipe", 3}, {"kill-agent", 6}, {"die-proposing", 6}, {"kill-postgres", 5}, {"kill-primary", 5},
 	{"freeze-host", 4}, {"freeze-primary", 3}, {"freeze-agent", 4}, {"freeze-postgres", 3}, {"isolate", 5}, {"isolate-primary", 6},
 	{"cut", 5}, {"cut-one-way", 5}, {"split", 4}, {"slow-disk", 4}, {"hang-disk", 3}, {"full-disk", 2}, {"reject-reload", 4},
 	{"break-replay", 3}, {"corrupt", 2}, {"restore", 2}, {"lag-replay", 4}, {"foreign-start", 4}, {"clock", 3}, {"cancel-waits", 2}, {"no-slot", 1},
 	{"block-stop", 2}, {"switchover", 5}, {"restart", 2}, {"pause", 1}, {"fence", 1}, {"reinit", 3}, {"set-k", 3}, {"twin", 1},
-	{"standbys-down", 5}, {"lose-slot", 1}, {"leave", 1}, {"transfer", 2}, {"second-failover", 5},
+	{"standbys-down", 5}, {"lose-slot", 1}, {"leave", 1}, {"join", 1}, {"transfer", 2}, {"second-failover", 5},
 }
 
 // Generate makes the schedule of a seed.
@@ -70,6 +71,7 @@ func Generate(seed uint64) Schedule {
 		s.Nodes = 5
 		s.K = 1 + r.n(2)
 	}
+	s.Absent = !s.Witness && r.chance(0.1)
 	if r.chance(0.3) {
 		s.Mode = cluster.Required
 	}
@@ -101,6 +103,12 @@ func Generate(seed uint64) Schedule {
 		switch {
 		case family == 0 && i == 0:
 			f.What = "force"
+			ahead := r.n(s.Nodes) // all but one are behind when it happens
+			for x := range s.Nodes {
+				if x != ahead && r.chance(0.7) {
+					s.Faults = append(s.Faults, Fault{At: max(0, at-r.between(1000, 2500)), What: "freeze-standby", Node: x, For: 3000})
+				}
+			}
 			s.Faults = append(s.Faults, Fault{At: max(0, at-r.between(0, 900)), What: "power-primary", For: 12000})
 			if r.chance(0.5) {
 				s.Faults = append(s.Faults, Fault{At: max(0, at-r.between(0, 900)), What: "power-off", Node: r.n(s.Nodes), For: 12000})
@@ -110,6 +118,9 @@ func Generate(seed uint64) Schedule {
 			f.What = []string{"lie", "cut", "isolate-primary", "freeze-postgres", "lie"}[r.n(5)]
 		case family == 2:
 			f.What = []string{"rollback", "cut", "cut", "isolate", "rollback", "transfer"}[r.n(6)]
+		}
+		if s.Absent && i == 1 {
+			f.What, f.Node = "join", s.Nodes-1
 		}
 		s.Faults = append(s.Faults, f)
 		if r.chance(0.4) {
@@ -124,8 +135,8 @@ func Generate(seed uint64) Schedule {
 // String writes the schedule so that Parse reads it back.
 func (s Schedule) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "cluster seed=%d nodes=%d witness=%t k=%d required=%t loss=%g twice=%g slow=%g crash=%g\n",
-		s.Seed, s.Nodes, s.Witness, s.K, s.Mode == cluster.Required, s.Loss, s.Twice, s.Slow, s.CrashBetween)
+	fmt.Fprintf(&b, "cluster seed=%d nodes=%d witness=%t k=%d required=%t loss=%g twice=%g slow=%g crash=%g absent=%t\n",
+		s.Seed, s.Nodes, s.Witness, s.K, s.Mode == cluster.Required, s.Loss, s.Twice, s.Slow, s.CrashBetween, s.Absent)
 	for _, f := range s.Faults {
 		fmt.Fprintf(&b, "fault at=%d what=%s node=%d to=%d for=%d\n", f.At, f.What, f.Node, f.To, f.For)
 	}
@@ -143,8 +154,8 @@ func Parse(text string) (Schedule, error) {
 		case t == "" || strings.HasPrefix(t, "#"):
 		case strings.HasPrefix(t, "cluster "):
 			var required bool
-			_, err = fmt.Sscanf(t, "cluster seed=%d nodes=%d witness=%t k=%d required=%t loss=%g twice=%g slow=%g crash=%g",
-				&s.Seed, &s.Nodes, &s.Witness, &s.K, &required, &s.Loss, &s.Twice, &s.Slow, &s.CrashBetween)
+			_, err = fmt.Sscanf(t, "cluster seed=%d nodes=%d witness=%t k=%d required=%t loss=%g twice=%g slow=%g crash=%g absent=%t",
+				&s.Seed, &s.Nodes, &s.Witness, &s.K, &required, &s.Loss, &s.Twice, &s.Slow, &s.CrashBetween, &s.Absent)
 			if required {
 				s.Mode = cluster.Required
 			}

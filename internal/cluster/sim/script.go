@@ -106,6 +106,8 @@ func (s *Script) cluster(args []string) error {
 			sch.Witness, err = true, nil
 		case "required":
 			sch.Mode, err = cluster.Required, nil
+		case "absent":
+			sch.Absent, err = true, nil
 		default:
 			return fmt.Errorf("cluster has no %s", k)
 		}

@@ -113,6 +113,9 @@ func (w *World) registerChanged(e entry) {
 		w.logf("register: S = %s, k = %d", members(now.S), now.K)
 		w.quorums(now, w.truth.acks)
 	}
+	if len(now.Nodes) != len(old.Nodes) {
+		w.logf("register: %d nodes", len(now.Nodes))
+	}
 	if now.Epoch > old.Epoch && now.Electing() {
 		w.logf("register: epoch %d, an election", now.Epoch)
 		if len(now.S) == 0 && !w.sch.forcing() {

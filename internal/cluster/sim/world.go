@@ -128,7 +128,6 @@ type node struct {
 	rejectLoad  bool
 	skew        ms // of its monotonic clock
 	rate        float64
-	lie         bool // flushes of Postgres reach nothing durable
 
 	// the agent
 	alive     bool
@@ -137,10 +136,10 @@ type node struct {
 	born      ms
 	disk      cluster.Disk
 	credD     int           // the credential, durably
+	dieNext   bool          // the agent dies right after its next proposal as the primary
 	gen       uint64        // of operations on the instance; a stop ends those under way
 	allowed   cluster.Epoch // of the last Follow
 	allowedTo int
-	ticker    uint64
 
 	pg     postgres
 	voter  voter
