@@ -7,7 +7,7 @@ BIN         := bin/holdfast
 LINT_VERSION := v2.15.0
 export CGO_ENABLED := 0
 
-.PHONY: help build deps deps-list demo test unit lab-test lint fuzz soak bench clean size
+.PHONY: help build deps deps-test demo test unit lab-test lint fuzz soak bench clean size
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,10 +18,13 @@ build: ## build bin/holdfast, one static binary
 deps: ## install what the lab needs (Debian packages); says what first
 	@scripts/deps
 
+deps-test: ## install what the tests need besides
+	@scripts/deps test
+
 demo: deps build ## the main job: measure, pull the plug, write a report (under 5 minutes)
 	@scripts/demo
 
-test: deps build lint ## lint and all tests (under 15 minutes on two cores)
+test: deps-test build lint ## lint and all tests (under 15 minutes on two cores)
 	@scripts/test
 
 unit: ## only the tests that need neither root nor Postgres
