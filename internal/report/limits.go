@@ -66,7 +66,7 @@ func factsOf(groups []result.Group) facts {
 			f.cleanCuts = max(f.cleanCuts, s.N)
 		}
 		for _, c := range g.Cells {
-			f.loud = f.loud || !c.Silent
+			f.loud = f.loud || !c.Silent && c.Fault != "restart" // that is meant to be heard
 			f.processKill = f.processKill || c.Evidence == result.EvidenceProcessKill
 		}
 	}

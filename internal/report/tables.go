@@ -112,10 +112,7 @@ func newOverview(groups []result.Group) overview {
 		}
 		if len(faults) > 0 {
 			o.HasFault, any = true, true
-			if o.Fault == "" {
-				one, many := result.FaultNoun(faults[0].Fault(), faults[0].Experiment)
-				o.Fault, o.Faults = upperFirst(one), many
-			}
+			o.nameFaults(faults)
 			worst = row.addFaults(faults)
 		}
 		if !any {
@@ -134,11 +131,28 @@ func clientsText(n float64) string {
 	return result.Count(n) + " clients"
 }
 
+// nameFaults calls the overview's faults by their name, if all have one name.
+func (o *overview) nameFaults(faults []*result.Group) {
+	for _, g := range faults {
+		one, many := result.FaultNoun(g.Fault(), g.Experiment)
+		if o.Fault != "" && o.Faults != many {
+			o.Fault, o.Faults = "Faults", "faults"
+			return
+		}
+		o.Fault, o.Faults = upperFirst(one), many
+	}
+}
+
 // addFaults pools the fault groups of one setup on one disk and returns their worst verdict.
 func (r *overviewRow) addFaults(faults []*result.Group) string {
 	pooled := pool(faults)
 	f := newFaultRow(pooled)
 	r.Cuts, r.Acked, r.Lost, r.LostClass, r.LostMs, r.FirstAck, r.Promise = f.Cuts, f.Acked, f.Lost, f.LostClass, f.LostMs, f.FirstAck, f.Promise
+	for _, g := range faults {
+		if g.Promise().Words() != f.Promise && len(g.Usable()) > 0 {
+			r.Promise = "by fault"
+		}
+	}
 	return pooled.Verdict()
 }
 

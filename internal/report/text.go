@@ -202,7 +202,7 @@ func (t *text) faults(p *page) {
 	for _, r := range p.Faults {
 		name := r.Fault
 		if r.Conditions != "" {
-			name = r.Conditions
+			name += ", " + r.Conditions
 		}
 		rows = append(rows, []string{r.Setup, r.Disk + tilde(r.Mark), name, r.Cuts, r.Lost, r.Unknown + " (" + r.Recovered + ")", r.Refused,
 			r.Ghost + "/" + r.Phantom + "/" + r.Twice, r.Gap.Main})

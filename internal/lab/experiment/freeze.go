@@ -30,6 +30,7 @@ func freeze() drill {
 			}
 			return setup.Freeze
 		},
+		silent: true, // it says nothing to anybody, no goodbye either
 		beside: func(p Params) bool { return p["promote"] == true },
 		strike: strikeFreeze, mend: rejoin,
 	}
