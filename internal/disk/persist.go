@@ -125,10 +125,9 @@ func (s *Session) commitFirst(count int) error {
 	if count < 0 {
 		for n := range s.staleTimes {
 			n.live.stale.Store(false)
-			a := n.attr()
 			s.log = append(s.log, record{
 				op: opAttr, ino: n.ino, mask: setAtime | setMtime | setCtime,
-				attr: Attr{Atime: a.Atime, Mtime: a.Mtime, Ctime: a.Ctime},
+				attr: Attr{Atime: n.atime.Load(), Mtime: n.mtime.Load(), Ctime: n.ctime.Load()},
 			})
 			s.appended++
 		}

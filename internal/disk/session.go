@@ -172,7 +172,7 @@ func (s *Session) Readlink(ino uint64) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if n.mode&syscall.S_IFMT != syscall.S_IFLNK {
+	if n.kind != syscall.S_IFLNK {
 		return "", syscall.EINVAL
 	}
 	return n.target, nil

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"syscall"
 )
 
 // check says whether the tree is whole: every entry leads to an inode, every
@@ -48,7 +47,7 @@ func (t *tree) check() error {
 		if n.isDir() && n.nlink == 0 && len(n.kids) > 0 {
 			return fmt.Errorf("removed directory %d has entries", ino)
 		}
-		if n.size < 0 || n.size > maxSize || n.mode&syscall.S_IFMT == 0 {
+		if n.size < 0 || n.size > maxSize || n.kind == 0 {
 			return fmt.Errorf("inode %d is not sound", ino)
 		}
 	}
@@ -98,7 +97,7 @@ func (t *tree) clone() *tree {
 	for ino, n := range t.nodes {
 		a := n.attr()
 		m := &inode{
-			ino: ino, mode: n.mode, nlink: n.nlink, uid: n.uid, gid: n.gid, rdev: n.rdev, target: n.target,
+			ino: ino, kind: n.kind, mode: n.mode, nlink: n.nlink, uid: n.uid, gid: n.gid, rdev: n.rdev, target: n.target,
 			size: n.size, ext: slices.Clone(n.ext), parent: n.parent,
 		}
 		m.setTimes(&a)

@@ -41,6 +41,7 @@ type dirent struct {
 // atomic because writes set them without the tree's lock.
 type inode struct {
 	ino                 uint64
+	kind                uint32 // the type bits of mode, which never change
 	mode, nlink         uint32
 	uid, gid, rdev      uint32
 	target              string
@@ -55,8 +56,8 @@ type inode struct {
 	live                *live     // nil in the durable tree
 }
 
-func (n *inode) isDir() bool { return n.mode&syscall.S_IFMT == syscall.S_IFDIR }
-func (n *inode) isReg() bool { return n.mode&syscall.S_IFMT == syscall.S_IFREG }
+func (n *inode) isDir() bool { return n.kind == syscall.S_IFDIR }
+func (n *inode) isReg() bool { return n.kind == syscall.S_IFREG }
 
 func (n *inode) setTimes(a *Attr) {
 	n.atime.Store(a.Atime)
@@ -100,12 +101,12 @@ func newTree(base uint64) *tree {
 }
 
 func (t *tree) insert(ino uint64, a *Attr, target string) *inode {
-	n := &inode{ino: ino, mode: a.Mode, nlink: a.Nlink, uid: a.UID, gid: a.GID, rdev: a.Rdev, target: target}
+	n := &inode{ino: ino, kind: a.Mode & syscall.S_IFMT, mode: a.Mode, nlink: a.Nlink, uid: a.UID, gid: a.GID, rdev: a.Rdev, target: target}
 	n.setTimes(a)
 	if n.isDir() {
 		n.kids = map[string]*dirent{}
 	}
-	if n.mode&syscall.S_IFMT == syscall.S_IFLNK {
+	if n.kind == syscall.S_IFLNK {
 		n.size = int64(len(target))
 	}
 	t.nodes[ino] = n
