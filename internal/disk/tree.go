@@ -25,9 +25,6 @@ type Attr struct {
 	Ctime  int64
 }
 
-// IsDir says whether the mode is a directory's.
-func (a *Attr) IsDir() bool { return a.Mode&syscall.S_IFMT == syscall.S_IFDIR }
-
 // dirent is a name in a directory. Its cookie is its place in the listing and
 // does not change while the entry exists.
 type dirent struct {
