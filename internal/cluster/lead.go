@@ -51,7 +51,7 @@ func (m *machine) leadStep() {
 	}
 	if m.lead.epoch != m.reg.Epoch {
 		m.lead = lead{phase: leadSettle, epoch: m.reg.Epoch, since: m.now}
-		m.sync = syncing{links: m.sync.links}
+		m.sync = syncing{} // streams are judged anew: what was flushed to us before was another timeline
 		m.follow = following{}
 	}
 	if m.lead.phase == leadOff {
@@ -121,7 +121,7 @@ func (m *machine) leadEnd() {
 	}
 	m.emit(CloseDoor{})
 	m.lead = lead{broken: m.lead.broken && m.lead.epoch == m.reg.Epoch}
-	m.sync = syncing{links: m.sync.links}
+	m.sync = syncing{}
 	m.alarm(AlarmStalled, false, "")
 	m.alarm(AlarmDegraded, false, "")
 }

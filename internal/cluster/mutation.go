@@ -49,6 +49,8 @@ const (
 	RestartOpensDoor                   // a restarted primary serves at once
 	NoCanary                           // returning from degraded trusts pg_stat_replication
 	AmnesiacCounted                    // a member that lost confirmed WAL still counts
+	InFlightForgotten                  // a write on its way is forgotten when the register was lost meanwhile
+	StartNotStopped                    // a recruit reports although a start is under way
 	MutationEnd
 )
 
@@ -60,7 +62,7 @@ var mutationNames = [MutationEnd]string{
 	"incarnation-ignored", "duplicate-names", "report-before-receivers-gone", "credential-kept", "durable-allows",
 	"local-read", "voter-unchecked", "permits-durable", "bump-while-degraded", "follow-before-commit", "no-recruit",
 	"promise-not-synced", "quorum-off-by-one", "priority-first", "degrade-without-register", "return-early",
-	"restart-opens-door", "no-canary", "amnesiac-counted",
+	"restart-opens-door", "no-canary", "amnesiac-counted", "in-flight-forgotten", "start-not-stopped",
 }
 
 func (m Mutation) String() string {

@@ -50,7 +50,8 @@ func (m *machine) recruit(from NodeID, r Recruit) {
 	if m.op.kind == opFollow || m.op.kind == opFetch {
 		m.op = operation{} // whatever it leaves is undone by the steps below
 	}
-	if m.pg.Primary && m.pg.Running || m.op.kind == opStart || m.op.kind == opPromote || m.op.kind == opShutdown {
+	starting := m.op.kind == opStart || m.op.kind == opPromote || m.op.kind == opShutdown
+	if m.pg.Primary && m.pg.Running || starting && !m.is(StartNotStopped) {
 		m.stop(true) // also what is only about to run
 	}
 	m.recruitEnter(recPromise)

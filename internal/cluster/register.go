@@ -117,7 +117,7 @@ func (r Register) Quorum() (need int, possible bool) {
 	if len(r.S) == 0 {
 		return 0, false
 	}
-	return len(r.S) - r.K + 1, true
+	return max(1, len(r.S)-r.K+1), true
 }
 
 // Electing says whether the present epoch has no primary yet.

@@ -75,9 +75,10 @@ type State struct {
 	orders   []Command
 	destroyV uint64 // id of the read that must confirm a rebuild
 	destroyR rebuild
-	rebuilt  bool // a person's reinit is done, the register is to be told
-	cutWell  bool // our healthy primary was stopped for a higher epoch
-	slots    []Member
+	rebuilt  bool     // a person's reinit is done, the register is to be told
+	cutWell  bool     // our healthy primary was stopped for a higher epoch
+	slots    []Member // asked for lately
+	slotsAt  time.Duration
 	marks    uint64 // places reached in this life
 }
 

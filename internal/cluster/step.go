@@ -156,7 +156,7 @@ func (m *machine) hears(e Epoch) { m.heard = max(m.heard, e) }
 // settled says that no write proposed by this node can still take hold. Until
 // then SSN may be narrowed, never widened.
 func (m *machine) settled() bool {
-	return m.known && m.reg.Version > m.floor && (m.prop.id == 0 || m.reg.Version > m.prop.p.Expect)
+	return m.known && m.reg.Version > m.floor && (m.prop.id == 0 || m.reg.Version > m.prop.p.Expect || m.is(InFlightForgotten))
 }
 
 // propose asks for next in place of the register that we know. One at a time.

@@ -225,7 +225,9 @@ func (m *machine) tellStall() {
 	} else if m.sync.short == 0 {
 		m.sync.short = max(m.now, 1)
 	}
-	m.alarm(AlarmStalled, short && m.now-m.sync.short >= m.cfg.Timing.Heartbeat, "commits wait for a standby of S")
+	if stalled := short && m.now-m.sync.short >= m.cfg.Timing.Heartbeat; stalled != (m.alarms&(1<<AlarmStalled) != 0) {
+		m.alarm(AlarmStalled, stalled, "commits wait for "+SSN{K: m.reg.K, Names: m.others(m.reg.S)}.String())
+	}
 	m.alarm(AlarmDegraded, len(m.reg.S) == 0 && m.sync.is(SSN{}), "commits are confirmed by this primary alone")
 }
 
@@ -241,6 +243,8 @@ func (m *machine) nextChange() {
 	case len(stay) < len(m.reg.S) && (m.okay(stay) >= m.reg.K || slices.Contains(stay, m.self()) && m.flushed(stay, m.pg.End) >= m.reg.K):
 		m.start(changeRemove, stageSSN, stay, m.reg.K)
 	case m.considerAdd():
+	case m.reg.WantK >= 1 && m.reg.K > m.reg.WantK:
+		m.start(changeLower, stagePropose, m.reg.S, m.reg.WantK)
 	case m.reg.K < m.reg.WantK && m.okay(m.reg.S) > m.reg.K:
 		m.start(changeRaise, stageSSN, m.reg.S, m.reg.K+1)
 	case wanted:
@@ -346,7 +350,7 @@ func (m *machine) mayGoShort() bool {
 		return true
 	}
 	// Just promoted with nobody left who could ever confirm: no use waiting.
-	return m.reg.InS(m.self()) && m.now-m.lead.since >= m.cfg.Timing.Suspect &&
+	return m.reg.InS(m.self()) && m.now >= m.cfg.Timing.Suspect &&
 		!slices.ContainsFunc(m.reg.Nodes, func(n Node) bool {
 			return n.ID != m.cfg.Self && !n.Witness && m.fresh(n.ID)
 		})

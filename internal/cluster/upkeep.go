@@ -54,6 +54,9 @@ func (m *machine) names() {
 // keepSlots has a slot for every other member, on members too: whoever is
 // promoted still has the WAL that the others need.
 func (m *machine) keepSlots() {
+	if m.now-m.slotsAt > m.cfg.Timing.Retry {
+		m.slots, m.slotsAt = nil, m.now // whatever is not there by now is asked for again
+	}
 	for _, s := range m.reg.S {
 		if s.Node == m.cfg.Self {
 			continue

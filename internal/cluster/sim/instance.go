@@ -201,6 +201,7 @@ func (n *node) promote(x cluster.Promote) {
 		}
 		p.durable, p.replayed = len(p.wal), len(p.wal)
 		p.primary, p.primaryD, p.upstream = true, true, upstream{}
+		p.noReplay = 0 // what it writes from here on is its own
 		p.recovery, p.senders = len(p.wal), nil
 		n.write(rec{tl: x.Timeline, uid: n.w.uid()}, nil)
 		p.durable = len(p.wal)

@@ -13,6 +13,9 @@ var within = flag.Int("within", 10000, "schedules within which a mutation has to
 // wrong version of the core breaks an invariant within the schedules that the
 // correct core passes.
 func TestMutations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some thousand schedules: not with -short")
+	}
 	for m := cluster.Correct + 1; m < cluster.MutationEnd; m++ {
 		t.Run(m.String(), func(t *testing.T) {
 			for i := range *within {

@@ -17,6 +17,7 @@ type Script struct {
 	out   strings.Builder
 	last  map[string]bool // what was said since the last command
 	offer *cluster.Announcement
+	slots bool // slots are of interest
 }
 
 // NewScript returns a script without a cluster; its first command makes one.
@@ -46,7 +47,7 @@ func (s *Script) say(format string, a ...any) { fmt.Fprintf(&s.out, format+"\n",
 
 // hear takes a line of the log; what repeats itself within a command is left out.
 func (s *Script) hear(at int64, text string) {
-	if strings.Contains(text, "keep a slot") && !strings.HasPrefix(text, "register") {
+	if strings.Contains(text, "keep a slot") && !s.slots {
 		return
 	}
 	if s.last[text] {
@@ -76,6 +77,9 @@ func (s *Script) do(cmd string, args []string) error {
 		return nil
 	case "check":
 		s.check()
+		return nil
+	case "show-slots":
+		s.slots = true
 		return nil
 	case "heal":
 		s.w.cut = [8][8]bool{}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 var (
 	schedules = flag.Int("schedules", 0, "how many schedules to run; 0: 1,000, with HOLDFAST_LONG 10,000, with -short 200")
 	firstSeed = flag.Uint64("seed", 1, "the first seed")
+	workers   = flag.Int("workers", 1, "how many schedules run at a time")
 	mutant    = flag.String("mutation", "", "run with this wrong version of the core")
 	verbose   = flag.Bool("log", false, "write the log of the first failing schedule")
 	keep      = flag.Bool("keep", false, "keep the first failing schedule, shrunk, in testdata")
@@ -56,25 +58,47 @@ func TestSim(t *testing.T) {
 	cover := NewCoverage()
 	began := time.Now()
 	n := count()
-	failures := 0
-	for i := range n {
-		s := Generate(*firstSeed + uint64(i))
-		s.Mutation = m
-		r := Run(s, nil)
-		cover.Add(r.Cover)
-		if r.Broken == "" {
+	type outcome struct {
+		s Schedule
+		r Result
+	}
+	outcomes := make(chan outcome)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for first := range *workers {
+		wg.Go(func() {
+			for i := first; i < n; i += *workers {
+				s := Generate(*firstSeed + uint64(i))
+				s.Mutation = m
+				select {
+				case outcomes <- outcome{s, Run(s, nil)}:
+				case <-stop:
+					return
+				}
+			}
+		})
+	}
+	go func() { wg.Wait(); close(outcomes) }()
+	done, failures := 0, 0
+	for o := range outcomes {
+		done++
+		cover.Add(o.r.Cover)
+		if done%100000 == 0 {
+			fmt.Fprintf(os.Stderr, "%d schedules in %s, %d failed\n", done, time.Since(began).Round(time.Second), failures)
+		}
+		if o.r.Broken == "" || failures >= 10 {
 			continue
 		}
 		failures++
-		t.Errorf("seed %d at %d ms: %s", s.Seed, r.At, r.Broken)
+		t.Errorf("seed %d at %d ms: %s", o.s.Seed, o.r.At, o.r.Broken)
 		if failures == 1 {
-			kept(t, Shrink(s))
+			kept(t, Shrink(o.s))
 		}
-		if failures >= 10 {
-			n = i + 1
-			break
+		if failures == 10 {
+			close(stop)
 		}
 	}
+	n = done
 	took := time.Since(began)
 	t.Logf("%d schedules, %.0f a second; %d steps, %d writes acknowledged", n, float64(n)/took.Seconds(), cover.Steps, cover.Acked)
 	t.Log(cover.Report())

@@ -202,6 +202,9 @@ func (w *World) checkSSN() {
 			}
 		}
 	}
+	if p.door && !p.defined {
+		w.fail("commits on %s do not wait at all", n.id)
+	}
 	check(p.pmSSN, "the postmaster")
 	for _, s := range p.senders {
 		if !s.dead {
