@@ -39,6 +39,31 @@ func TestFaultsInWords(t *testing.T) {
 	}
 }
 
+// TestManyFaults: of many kinds of faults, the sentence over all of them names
+// those that did harm.
+func TestManyFaults(t *testing.T) {
+	run := &Run{Schema: Schema}
+	add := func(fault string, lost float64) {
+		run.Cells = append(run.Cells, Cell{
+			Setup: "pg-async", Experiment: fault, Fault: fault, Params: map[string]any{"disk": "local-nvme"}, Verdict: Held,
+			Promise: &Promise{Lose: LoseUnbounded}, Metrics: map[string]float64{"acked": 100, "lost": lost, "lost_ms": lost, "first_ack_ms": 5},
+		})
+	}
+	for _, f := range []string{"host-power", "restart", "restart", "all-power", "standby-power"} {
+		add(f, 0)
+	}
+	if s := Summarise(run)[0].Sentence; strings.Count(s, "lost nothing") != 4 {
+		t.Errorf("of four kinds it says %q", s)
+	}
+	add("partition", 7)
+	s := Summarise(run)[0].Sentence
+	for _, want := range []string{"lost nothing in 5 faults of 4 kinds (500 acknowledged writes), and wrote again each time", "lost 7 of 100 acknowledged writes in 1 of 1 partition"} {
+		if !strings.Contains(s, want) {
+			t.Errorf("%q is missing in %q", want, s)
+		}
+	}
+}
+
 // TestFaultNouns: what a lab does to a setup has a name of its own.
 func TestFaultNouns(t *testing.T) {
 	seen := map[string]string{}

@@ -49,7 +49,7 @@ func BaseParams(params map[string]any) map[string]any {
 func summariseSetup(groups []Group) Summary {
 	s := Summary{Setup: groups[0].Setup, Params: BaseParams(groups[0].Params), Metrics: map[string]float64{}}
 	var clauses, asides []string
-	var commits, flushes []*Group
+	var commits, flushes, faults []*Group
 	onFaults, onAll := Held, Held
 	for i := range groups {
 		g := &groups[i]
@@ -59,7 +59,7 @@ func summariseSetup(groups []Group) Summary {
 		switch {
 		case g.IsFault():
 			onFaults = Worse(onFaults, g.Verdict())
-			clauses = append(clauses, shortFault(g, len(clauses) == 0))
+			faults = append(faults, g)
 		case g.Experiment == "commit":
 			commits = append(commits, g)
 		case g.Experiment == "flush":
@@ -71,9 +71,10 @@ func summariseSetup(groups []Group) Summary {
 		}
 	}
 	s.Verdict = onAll
-	if len(clauses) > 0 {
+	if len(faults) > 0 {
 		s.Verdict = onFaults
 	}
+	clauses = append(faultClauses(faults), clauses...)
 	if len(commits) > 0 {
 		clauses = append(clauses, commitClause(commits, true))
 	}
@@ -151,6 +152,39 @@ func metricNames(g *Group) []string {
 		}
 	}
 	return sortedKeys(seen)
+}
+
+// severalFaults is the number of fault groups from which those that went well
+// are no longer listed one by one.
+const severalFaults = 5
+
+// faultClauses say of every fault what it did; of many, what went wrong and how
+// many did not.
+func faultClauses(groups []*Group) []string {
+	var clauses []string
+	var well, kinds, acked = 0, map[string]bool{}, 0.0
+	for _, g := range groups {
+		if len(groups) >= severalFaults && unharmed(g) {
+			s, _ := g.Spread("acked")
+			one, _ := FaultNoun(g.Fault(), g.Experiment)
+			well, acked = well+len(g.Usable()), acked+s.Sum
+			kinds[one] = true
+			continue
+		}
+		clauses = append(clauses, shortFault(g, len(clauses) == 0))
+	}
+	if well == 0 {
+		return clauses
+	}
+	text := fmt.Sprintf("lost nothing in %s of %s (%s acknowledged writes), and wrote again each time", plural(well, "fault", "faults"),
+		plural(len(kinds), "kind", "kinds"), Count(acked))
+	return append([]string{text}, clauses...)
+}
+
+// unharmed: judged, nothing lost, nothing odd, and it wrote again every time.
+func unharmed(g *Group) bool {
+	lost, counted := g.Spread("lost")
+	return counted && lost.Sum == 0 && g.Verdict() == Held && len(g.Values("first_ack_ms")) == len(g.Cells)
 }
 
 // shortFault says less about every fault group after the first.
