@@ -101,7 +101,7 @@ func checkStall(t *testing.T, name string, c *result.Cell, first float64) {
 	held, lasted := m["held_ms"]
 	replicated := c.Setup != "pg-single"
 	sync := replicated && c.Setup != "pg-async"
-	stalls := false
+	var stalls bool
 	switch c.Experiment {
 	case "freeze":
 		stalls = c.Params["promote"] != true

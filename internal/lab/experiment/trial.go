@@ -182,7 +182,7 @@ func (t *trial) meet(ctx context.Context) (err error) {
 		if err := t.drill.strike(ctx, t); err != nil {
 			return err
 		}
-		if n == 1 || t.noStart != nil || t.mute {
+		if n == 1 || t.gone() || t.mute {
 			return nil
 		}
 		if _, err := t.mend(ctx); err != nil {
@@ -190,6 +190,9 @@ func (t *trial) meet(ctx context.Context) (err error) {
 		}
 	}
 }
+
+// gone says that the setup did not come back, which is a finding, no error.
+func (t *trial) gone() bool { return t.noStart != nil }
 
 // struck notes when the fault began and when it was complete.
 func (t *trial) struck(began, confirmed time.Time) {
@@ -232,7 +235,7 @@ func (t *trial) recover(ctx context.Context, how func(context.Context) (setup.Re
 
 // writeOn waits for the first write after the fault and lets the load go on.
 func (t *trial) writeOn(ctx context.Context) error {
-	if t.noStart != nil {
+	if t.gone() {
 		return nil
 	}
 	t.spans = append(t.spans, span{firstAck: true, strike: len(t.strikes)})
