@@ -51,7 +51,10 @@ func (m *machine) leadStep() {
 	}
 	if m.lead.epoch != m.reg.Epoch {
 		m.lead = lead{phase: leadSettle, epoch: m.reg.Epoch, since: m.now}
-		m.sync = syncing{} // streams are judged anew: what was flushed to us before was another timeline
+		// What a standby set beforehand acts from its first commit on. Streams are
+		// judged anew: what was flushed to us before was another timeline.
+		was := m.sync
+		m.sync = syncing{ssn: was.ssn, set: was.set, inForce: was.inForce, ssnID: was.ssnID, ssnAt: was.ssnAt}
 		m.follow = following{}
 	}
 	if m.lead.phase == leadOff {
@@ -69,7 +72,12 @@ func (m *machine) leadStep() {
 	case leadSettle:
 		if m.settled() {
 			m.lead.phase = leadSSN
-			m.setSSN(m.steady())
+			if !m.sync.is(m.steady()) {
+				m.setSSN(m.steady())
+			} else if m.sync.inForce {
+				m.lead.phase = leadUp
+				m.bringUp()
+			}
 		} else {
 			m.settle()
 		}

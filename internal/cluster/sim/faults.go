@@ -20,6 +20,25 @@ func (w *World) apply(f Fault) {
 	case "second-failover":
 		w.off(primary, f.For)
 		w.after(w.rnd.between(1200, 3500), func() { w.off(w.find(w.register().Primary.Node), f.For) })
+	case "late-removal":
+		if n != primary && !n.witness {
+			n.halt()
+			w.freeze(n, &n.pgFrozen, f.For+3000)
+			primary.lateNext = true
+		}
+	case "register-cut":
+		primary.deaf = w.now + 1200 + f.For/2
+	case "lag-then-fail": // one standby misses the last writes, then the primary goes
+		if n != primary {
+			w.cut[primary.i][n.i] = true
+			for _, x := range w.nodes {
+				x.pg.lagging = x != n && w.rnd.chance(0.4) // and whoever has them has not replayed them
+			}
+			w.after(w.rnd.between(300, 1000), func() {
+				w.off(w.find(w.register().Primary.Node), f.For)
+				w.cut[primary.i][n.i] = false
+			})
+		}
 	case "power-all":
 		for _, x := range w.nodes {
 			w.off(x, w.rnd.between(100, int(f.For)+200))
@@ -36,29 +55,6 @@ func (w *World) apply(f Fault) {
 				w.unfreeze(x)
 			}
 		})
-	case "wipe":
-		left := 0
-		voters := w.raft.committed[len(w.raft.committed)-1].voters
-		for _, x := range w.nodes {
-			if x != n && w.votes(x) {
-				left++
-			}
-		}
-		if 2*left <= len(voters) {
-			return // a majority of the voters' disks has to remain
-		}
-		n.wipe()
-		w.after(f.For, func() { n.powerOn(w.rnd.between(100, 500)) })
-	case "kill-agent":
-		if n.alive {
-			n.restartAgent(w.rnd.between(50, int(f.For)))
-		}
-	case "die-proposing":
-		primary.dieNext = true
-	case "kill-postgres":
-		n.halt()
-	case "kill-primary":
-		primary.halt()
 	case "freeze-host":
 		w.freeze(n, &n.frozen, f.For)
 	case "freeze-primary":
@@ -83,6 +79,36 @@ func (w *World) apply(f Fault) {
 		w.after(f.For, func() { w.cut[n.i][o.i], w.cut[o.i][n.i] = false, false })
 	case "split":
 		w.split(f)
+	default:
+		w.applyProcess(f, n, primary)
+	}
+}
+
+func (w *World) applyProcess(f Fault, n, primary *node) {
+	switch f.What {
+	case "wipe":
+		left := 0
+		voters := w.raft.committed[len(w.raft.committed)-1].voters
+		for _, x := range w.nodes {
+			if x != n && w.votes(x) {
+				left++
+			}
+		}
+		if 2*left <= len(voters) {
+			return // a majority of the voters' disks has to remain
+		}
+		n.wipe()
+		w.after(f.For, func() { n.powerOn(w.rnd.between(100, 500)) })
+	case "kill-agent":
+		if n.alive {
+			n.restartAgent(w.rnd.between(50, int(f.For)))
+		}
+	case "die-proposing":
+		primary.dieNext = true
+	case "kill-postgres":
+		n.halt()
+	case "kill-primary":
+		primary.halt()
 	default:
 		w.applyDisk(f, n, primary)
 	}

@@ -129,7 +129,7 @@ func (n *node) stopReceivers(x cluster.StopReceivers) {
 	if p.permit.there {
 		p.permit.up = upstream{}
 	}
-	p.lagging = false
+	n.resume()
 	if !p.running {
 		n.op(x.ID, 1, false, func() cluster.Done { return cluster.Done{OK: true} })
 		return
@@ -142,7 +142,7 @@ func (n *node) stopReceivers(x cluster.StopReceivers) {
 		}
 		all = append(all, r)
 		d := n.w.rnd.between(5, 20)
-		if n.w.rnd.chance(0.15) {
+		if n.w.rnd.chance(0.25) {
 			d = n.w.rnd.between(50, 1500) // it lingers
 		}
 		n.on(onPG, d, func() { n.endReceiver(r) })
@@ -161,12 +161,28 @@ func (n *node) stopReceivers(x cluster.StopReceivers) {
 	n.on(onHost, 1, poll)
 }
 
+// resume lets a paused replay go on; it takes its time to get to the end.
+func (n *node) resume() {
+	if !n.pg.lagging || n.w.quiet {
+		n.pg.lagging = false
+		return
+	}
+	n.on(onPG, n.w.rnd.between(0, 800), func() {
+		n.pg.lagging = false
+		n.replay()
+	})
+}
+
 func (n *node) startPrimary(x cluster.StartPrimary) {
 	p := &n.pg
 	if p.permit.there {
 		p.permit.door = false
 	}
-	n.longOp(x.ID, n.w.rnd.between(20, 120), func() cluster.Done {
+	d := n.w.rnd.between(20, 120)
+	if !n.w.quiet && n.w.rnd.chance(0.2) {
+		d = n.w.rnd.between(300, 2500) // there is much to recover
+	}
+	n.longOp(x.ID, d, func() cluster.Done {
 		if !p.exists || n.diskFull {
 			return n.withLook(false, "it cannot start")
 		}

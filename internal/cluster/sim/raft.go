@@ -105,7 +105,7 @@ func (n *node) stepDown() {
 }
 
 func (w *World) hears(a, b *node) bool {
-	return b.up && !b.asleep() && b.alive && b.voter.running && w.both(a.i, b.i)
+	return a.deaf <= w.now && b.deaf <= w.now && b.up && !b.asleep() && b.alive && b.voter.running && w.both(a.i, b.i)
 }
 
 func (w *World) campaign(n *node) {
@@ -257,8 +257,11 @@ func (w *World) result(leader *node, e entry) {
 // leaderFor is the leader that a request from n reaches; perhaps a former one.
 func (w *World) leaderFor(n *node) *node {
 	var found []*node
+	if n.deaf > w.now {
+		return nil
+	}
 	for _, o := range w.nodes {
-		if o.up && !o.asleep() && o.alive && o.voter.running && o.voter.leader && w.both(n.i, o.i) {
+		if o.up && !o.asleep() && o.alive && o.voter.running && o.voter.leader && w.both(n.i, o.i) && (o == n || o.deaf <= w.now) {
 			found = append(found, o)
 		}
 	}
@@ -271,13 +274,20 @@ func (w *World) leaderFor(n *node) *node {
 func (n *node) propose(x cluster.Propose) {
 	w := n.w
 	life := n.life
-	n.tell(w.rnd.between(1500, 2500), func() { n.deliver(cluster.ProposeDone{ID: x.ID, Outcome: cluster.Unknown}) })
+	n.tell(w.rnd.between(1500, 4000), func() { n.deliver(cluster.ProposeDone{ID: x.ID, Outcome: cluster.Unknown}) })
 	d := w.delay()
 	if !w.quiet && !w.calm && w.rnd.chance(0.03) {
 		d = w.rnd.between(500, 4000) // it waits in a queue
 	}
 	if n.dieNext {
 		d = w.rnd.between(100, 3000)
+	}
+	if n.lateNext && n.st.View().Primary && x.Why != "" && x.Proposal.Next.Epoch == x.Proposal.ExpectEpoch {
+		n.lateNext = false
+		n.deaf = w.now + w.rnd.between(2200, 3400)
+		d = n.deaf - w.now + w.rnd.between(50, 900)
+	} else if n.deaf > w.now && w.rnd.chance(0.5) {
+		d = n.deaf - w.now + w.rnd.between(100, 1500) // it is sent again when the way is open
 	}
 	w.after(d, func() {
 		l := w.leaderFor(n)

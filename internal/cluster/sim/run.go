@@ -22,7 +22,7 @@ type Result struct {
 
 // NewWorld makes a formed cluster: a leads, the others stream and are in S.
 func NewWorld(s Schedule) *World {
-	w := &World{sch: s, rnd: random{s.Seed ^ 0xabcdef}, Cover: NewCoverage(), nextUID: 1000}
+	w := &World{sch: s, rnd: random{s: s.Seed ^ 0xabcdef}, Cover: NewCoverage(), nextUID: 1000}
 	w.truth.content = map[place]uint64{}
 	w.truth.liars = map[cluster.Member]bool{}
 	w.truth.spent = 1
@@ -136,7 +136,7 @@ func (w *World) repair() {
 	w.cut = [8][8]bool{}
 	for _, n := range w.nodes {
 		n.diskFull, n.diskHung, n.diskSlow, n.rejectLoad = false, false, false, false
-		n.rate, n.pg.lagging, n.pg.blocked = 1, false, ""
+		n.rate, n.deaf, n.pg.lagging, n.pg.blocked = 1, 0, false, ""
 		n.powerOn(50)
 		if !n.alive {
 			n.on(onHost, 50, n.startAgent)

@@ -50,8 +50,8 @@ var kinds = []struct {
 	what   string
 	weight int
 }{
-	{"power-off", 10}, {"power-primary", 10}, {"power-all", 2}, {"wipe", 3}, {"kill-agent", 6}, {"die-proposing", 6}, {"kill-postgres", 5}, {"kill-primary", 5},
-	{"freeze-host", 4}, {"freeze-primary", 3}, {"freeze-agent", 4}, {"freeze-postgres", 3}, {"isolate", 5}, {"isolate-primary", 6},
+	{"power-off", 10}, {"power-primary", 10}, {"lag-then-fail", 8}, {"power-all", 2}, {"wipe", 3}, {"kill-agent", 6}, {"die-proposing", 6}, {"kill-postgres", 5}, {"kill-primary", 5},
+	{"freeze-host", 4}, {"freeze-primary", 3}, {"freeze-agent", 4}, {"freeze-postgres", 3}, {"isolate", 5}, {"register-cut", 3}, {"late-removal", 4}, {"isolate-primary", 6},
 	{"cut", 5}, {"cut-one-way", 5}, {"split", 4}, {"slow-disk", 4}, {"hang-disk", 3}, {"full-disk", 2}, {"reject-reload", 4},
 	{"break-replay", 3}, {"corrupt", 2}, {"restore", 2}, {"lag-replay", 4}, {"foreign-start", 4}, {"clock", 3}, {"cancel-waits", 2}, {"no-slot", 1},
 	{"block-stop", 2}, {"switchover", 5}, {"restart", 2}, {"pause", 1}, {"fence", 1}, {"reinit", 3}, {"set-k", 3}, {"twin", 1},
@@ -60,7 +60,7 @@ var kinds = []struct {
 
 // Generate makes the schedule of a seed.
 func Generate(seed uint64) Schedule {
-	r := random{seed}
+	r := random{s: seed}
 	s := Schedule{Seed: seed, K: 1}
 	switch r.n(10) {
 	case 0, 1, 2, 3, 4:

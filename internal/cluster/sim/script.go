@@ -120,7 +120,7 @@ func (s *Script) cluster(args []string) error {
 		}
 	}
 	s.w = NewWorld(sch)
-	s.w.quiet = true
+	s.w.quiet, s.w.rnd.fixed = true, true
 	s.w.begin()
 	s.w.until(8000)
 	s.w.Log = s.hear
@@ -368,6 +368,15 @@ func (s *Script) fault(what string, args []string) error {
 		s.w.cut[n.i][o.i], s.w.cut[o.i][n.i] = true, true
 	case "join-up":
 		s.w.cut[n.i][o.i], s.w.cut[o.i][n.i] = false, false
+	default:
+		return s.lesser(what, n, o)
+	}
+	return nil
+}
+
+// lesser faults leave the node standing.
+func (s *Script) lesser(what string, n, o *node) error {
+	switch what {
 	case "hang-disk":
 		n.diskHung = true
 	case "full-disk":

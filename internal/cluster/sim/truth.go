@@ -138,6 +138,9 @@ func (w *World) named(old, now cluster.Register, rest []cluster.Report) {
 	if x.pg.inc != now.Primary.Incarnation || !x.pg.exists {
 		return // it was wiped meanwhile: the next election will see
 	}
+	if w.truth.liars[now.Primary] {
+		return // its disk lost what it had reported: it must not open its door, and doorOpened checks that
+	}
 	forced := len(now.S) == 0 && len(old.S) > 0 || len(old.S) == 0
 	if forced && w.sch.forcing() {
 		w.forgive(now, x)

@@ -29,7 +29,10 @@ func Timing() cluster.Timing {
 }
 
 // random is a small generator whose sequence never changes between Go versions.
-type random struct{ s uint64 }
+type random struct {
+	s     uint64
+	fixed bool // always the least: for scripts, which must not change with the model's use of chance
+}
 
 func (r *random) next() uint64 {
 	r.s += 0x9e3779b97f4a7c15
@@ -40,7 +43,7 @@ func (r *random) next() uint64 {
 }
 
 func (r *random) n(n int) int {
-	if n <= 0 {
+	if n <= 0 || r.fixed {
 		return 0
 	}
 	return int(r.next() >> 33 % uint64(n))
@@ -48,7 +51,7 @@ func (r *random) n(n int) int {
 
 func (r *random) between(lo, hi int) ms { return ms(lo + r.n(hi-lo+1)) }
 
-func (r *random) chance(p float64) bool { return float64(r.next()>>11)/(1<<53) < p }
+func (r *random) chance(p float64) bool { return !r.fixed && float64(r.next()>>11)/(1<<53) < p }
 
 type layer uint8
 
@@ -136,6 +139,8 @@ type node struct {
 	born      ms
 	disk      cluster.Disk
 	credD     int           // the credential, durably
+	deaf      ms            // until when its register's connections are cut, though the rest works
+	lateNext  bool          // its next change of S is on its way for longer than it keeps the register
 	dieNext   bool          // the agent dies right after its next proposal as the primary
 	gen       uint64        // of operations on the instance; a stop ends those under way
 	allowed   cluster.Epoch // of the last Follow
