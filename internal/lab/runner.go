@@ -168,7 +168,7 @@ func (r *Runner) attempt(ctx context.Context, c planned, key, prefix string) ([]
 		return nil, err
 	}
 	return c.experiment.Run(ctx, experiment.Env{
-		System: d.system, Kind: d.kind, Client: d.client, Facts: r.Facts, Binary: r.Binary, BinDir: r.BinDir,
+		System: d.system, Kind: d.kind, Client: d.client, Facts: r.Facts, Volume: place.VolumeKind(c.setup.Volume), Binary: r.Binary, BinDir: r.BinDir,
 		Dir: r.Out, Key: key, Seed: r.Seed + uint64(len(r.run.Cells)), Spec: c.spec, Params: c.params,
 		Live:  func(t string) { r.Progress.Live(prefix + ": " + t) },
 		Trace: r.trace,

@@ -40,10 +40,11 @@ type Env struct {
 	Kind   setup.Kind
 	Client place.Host // where the driver and other clients run; it never loses power
 	Facts  place.Facts
-	Binary string // of this program, for what it runs on hosts
-	BinDir string // of the PostgreSQL programs
-	Dir    string // the run folder
-	Key    string // names the cell's files within it
+	Volume place.VolumeKind // of the setup's disks
+	Binary string           // of this program, for what it runs on hosts
+	BinDir string           // of the PostgreSQL programs
+	Dir    string           // the run folder
+	Key    string           // names the cell's files within it
 	Seed   uint64
 	Spec   config.Experiment
 	Params Params

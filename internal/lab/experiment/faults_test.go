@@ -307,3 +307,14 @@ func mkdir(t *testing.T, dir, name string) string {
 	}
 	return path
 }
+
+// TestInstanceVolume: a power cut takes an instance store's data with it, so it
+// is held against the promise for a lost host.
+func TestInstanceVolume(t *testing.T) {
+	for volume, want := range map[place.VolumeKind]setup.Fault{place.HostBound: setup.HostPower, place.Instance: setup.HostLost} {
+		tr := &trial{drill: powerOff(), env: Env{Volume: volume}}
+		if got := tr.fault(); got != want {
+			t.Errorf("a power cut with a volume that is %s is %s, want %s", volume, got, want)
+		}
+	}
+}

@@ -191,6 +191,16 @@ func (t *trial) meet(ctx context.Context) (err error) {
 	}
 }
 
+// fault is what is done to the setup: a host whose disk is wiped with its power
+// is lost when it loses it.
+func (t *trial) fault() setup.Fault {
+	f := t.drill.fault(t.env.Params)
+	if f == setup.HostPower && t.env.Volume == place.Instance {
+		return setup.HostLost
+	}
+	return f
+}
+
 // gone says that the setup did not come back, which is a finding, no error.
 func (t *trial) gone() bool { return t.noStart != nil }
 

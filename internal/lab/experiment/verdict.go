@@ -12,7 +12,7 @@ import (
 
 // judge turns the evidence of a trial into a cell.
 func (t *trial) judge() (*result.Cell, error) {
-	fault := t.drill.fault(t.env.Params)
+	fault := t.fault()
 	b := t.env.System.Promise(fault)
 	cell := &result.Cell{
 		Fault: fault.Kind(), Promise: &result.Promise{Lose: b.Lose, Ms: b.Ms},
@@ -147,7 +147,7 @@ func (t *trial) timeline(cell *result.Cell, seen []watched) {
 // recovery says how the setup came back from the first strike.
 func (t *trial) recovery() string {
 	s := t.strikes[0]
-	if t.noStart != nil && t.drill.fault(t.env.Params) != setup.HostPower {
+	if t.noStart != nil && t.fault() != setup.HostPower {
 		return "it did not come back: the lab's script powered it on and could not start it"
 	}
 	if s.recovered.How == "" && s.back.How == "" {
