@@ -35,19 +35,19 @@ type holder struct {
 
 // place puts the reports on the chain and finds those whose owners hold less
 // than somebody saw of them.
-func (m *machine) place(reports []Report) []holder {
+func (m *machine) place(reports []Report, chain []Branch) []holder {
 	var out []holder
 	for _, r := range reports {
 		h := holder{Report: r}
-		h.pos, h.common, h.diverged = Locate(m.reg.Chain, r.History, r.End)
+		h.pos, h.common, h.diverged = Locate(chain, r.History, r.End)
 		if m.is(ChoiceByReplay) {
-			h.pos, h.common, h.diverged = Locate(m.reg.Chain, r.History, r.Replayed)
+			h.pos, h.common, h.diverged = Locate(chain, r.History, r.Replayed)
 		}
 		if m.is(ChoiceByPromise) {
 			h.pos.Epoch = r.Promised
 		}
 		if m.is(ChoiceByControlFile) {
-			for _, b := range m.reg.Chain {
+			for _, b := range chain {
 				if b.Timeline == r.ControlTimeline {
 					h.pos.Epoch = b.Epoch
 				}
@@ -61,9 +61,30 @@ func (m *machine) place(reports []Report) []holder {
 		}
 		tl := lastTimeline(r.History)
 		h.lost = (tl < was.Timeline || tl == was.Timeline && r.End < was.LSN) && !m.is(AmnesiacCounted)
+		if r.Member == m.reg.Primary && outrun(m.seen, m.reg.Timeline, tl, r.End) && !m.is(AmnesiacLeads) {
+			h.lost = true // others got from it what it no longer has
+		}
 		out = append(out, h)
 	}
 	return out
+}
+
+// held is the chain without the branches at its end that no report holds anything
+// of: their primary was named, and never confirmed by any of S that answers. With a
+// quorum of reports nothing was acknowledged there, and nobody has to fit them.
+func (m *machine) held(reports []Report) []Branch {
+	n := 0
+	for _, r := range reports {
+		_, common, _ := Locate(m.reg.Chain, r.History, r.End)
+		n = max(n, common)
+	}
+	return m.reg.Chain[:n]
+}
+
+// outrun says whether somebody holds more of timeline tl than its primary, whose
+// WAL ends at end of timeline last. All of tl came from that primary.
+func outrun(seen []Sighting, tl, last Timeline, end LSN) bool {
+	return slices.ContainsFunc(seen, func(s Sighting) bool { return s.Timeline == tl && (last != tl || s.LSN > end) })
 }
 
 // counts says whether a report is of a member of S.
@@ -76,19 +97,17 @@ func (m *machine) counts(x Member) bool {
 
 // choose decides what the reports of the present election allow.
 func (m *machine) choose(reports []Report, hint NodeID) choice {
-	all := m.place(reports)
+	all := m.place(reports, m.reg.Chain)
 	c := choice{why: "too few members of S can be recruited"}
 	need, possible := m.reg.Quorum()
 	c.need = need
 	if m.is(QuorumOffByOne) {
 		c.need = max(1, c.need-1)
 	}
-	var members []holder
 	for _, h := range all {
 		if !m.counts(h.Member) {
 			continue
 		}
-		members = append(members, h)
 		m.alarmf(AlarmAmnesiac, h.lost, "holds less than it had confirmed, by a lying disk or a restored snapshot: ", string(h.Member.Node))
 		if h.lost {
 			m.mark(MarkAmnesiac)
@@ -103,7 +122,9 @@ func (m *machine) choose(reports []Report, hint NodeID) choice {
 	if !possible || c.counted < c.need {
 		return c
 	}
-	return m.best(c, members, hint)
+	chain := m.held(reports)
+	members := slices.DeleteFunc(m.place(reports, chain), func(h holder) bool { return !m.counts(h.Member) })
+	return m.best(c, chain, members, hint)
 }
 
 // mayRename says whether the last named primary is back with all that it
@@ -131,7 +152,7 @@ func (m *machine) mayRename(all []holder, hint NodeID) (Member, bool) {
 
 // best picks among the counted members of S. What anybody of S holds, counted
 // or not, the new primary must be able to replay.
-func (m *machine) best(c choice, members []holder, hint NodeID) choice {
+func (m *machine) best(c choice, chain []Branch, members []holder, hint NodeID) choice {
 	var top holder
 	for _, h := range members {
 		if m.is(HolderIgnored) && (!h.Qualified || h.Replayable < h.End) {
@@ -154,7 +175,7 @@ func (m *machine) best(c choice, members []holder, hint NodeID) choice {
 		}
 	}
 	if best.Member.Node != "" {
-		c.verdict, c.member, c.fork, c.chain = name, best.Member, best.pos.LSN, m.reg.Chain[:best.common]
+		c.verdict, c.member, c.fork, c.chain = name, best.Member, best.pos.LSN, chain[:best.common]
 		if m.is(ChoiceByReplay) {
 			c.fork = best.End
 		}
@@ -176,6 +197,8 @@ func better(a, b holder, hint NodeID) bool {
 	switch {
 	case (a.Member.Node == hint) != (b.Member.Node == hint):
 		return a.Member.Node == hint
+	case a.Unwanted != b.Unwanted:
+		return b.Unwanted
 	case a.Headroom != b.Headroom:
 		return a.Headroom
 	case a.Priority != b.Priority:

@@ -318,7 +318,8 @@ func (m *machine) nameForced() {
 		return // whoever is alive should have answered
 	}
 	var best holder
-	for _, h := range m.place(m.elect.reports) {
+	chain := m.held(m.elect.reports)
+	for _, h := range m.place(m.elect.reports, chain) {
 		if h.common == 0 || h.diverged || !h.Qualified || h.Replayable < h.pos.LSN {
 			continue
 		}
@@ -329,14 +330,14 @@ func (m *machine) nameForced() {
 	if best.Member.Node == "" {
 		return
 	}
-	tl := m.reg.Chain[best.common-1].Timeline
+	tl := chain[best.common-1].Timeline
 	if a := m.elect.force; tl < a.Timeline || tl == a.Timeline && best.pos.LSN < a.LSN {
 		m.mark(MarkForcedRefused)
 		m.answer(m.elect.forceCmd, false, "nobody who answers holds what was announced as safe; ask again for a new announcement")
 		m.elect.force = nil
 		return
 	}
-	next := m.named(best.Member, m.reg.Chain[:best.common], best.pos.LSN)
+	next := m.named(best.Member, chain[:best.common], best.pos.LSN)
 	m.mark(MarkForced)
 	next.S, next.K = nil, 0
 	next.Degraded = Degraded{LSN: best.pos.LSN, Wall: m.wall}

@@ -160,6 +160,7 @@ const (
 	Leave   // Node
 	SetMode
 	SetK
+	rebuildSelf // an agent's own wish, never a person's
 )
 
 // Command is a person's request, given to any node.

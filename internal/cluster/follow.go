@@ -1,6 +1,9 @@
 package cluster
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // This file makes a node follow the named primary, rebuilding its directory
 // where that cannot be done otherwise.
@@ -39,15 +42,15 @@ func (m *machine) followStep() {
 		return
 	}
 	if want := m.wantsRebuild(); want != rebuildNone {
-		if !m.pg.Exists || !m.reg.InS(m.self()) || m.is(RecloneInS) {
+		if m.mayRebuild() || m.is(RecloneInS) {
 			m.askRebuild(want)
 			return
 		}
 		m.mark(MarkRebuildRefused)
-		if _, common, diverged := Locate(m.reg.Chain, m.pg.History, m.pg.End); common == 0 || diverged {
+		if m.astray() {
 			return // it cannot follow as it is: the primary takes us out of S first
 		}
-		// It goes on confirming until the primary has taken it out of S.
+		m.announceRebuild() // and it goes on confirming until it is out of S
 	}
 	if m.follow.epoch != m.reg.Epoch || !m.pg.Running {
 		if m.now < m.follow.retryAt {
@@ -82,6 +85,35 @@ func (m *machine) standbySSN() {
 	} else {
 		m.retrySSN()
 	}
+}
+
+// astray says whether the directory can follow nobody as it is.
+func (m *machine) astray() bool {
+	_, common, diverged := Locate(m.reg.Chain, m.pg.History, m.pg.End)
+	return common == 0 || diverged
+}
+
+// mayRebuild says whether the directory may be thrown away, by the register as
+// last read: S does not name it, and cannot come to name it meanwhile. It could,
+// while it streams well; so then the register has to say first that it is to be
+// rebuilt, and no primary adds such a member.
+func (m *machine) mayRebuild() bool {
+	if !m.pg.Exists {
+		return true
+	}
+	n, _ := m.reg.Node(m.cfg.Self)
+	return !m.reg.InS(m.self()) && (n.Reinit || n.Rebuild || m.astray())
+}
+
+// announceRebuild has the register say that this directory is to be rebuilt once
+// the rest of S is enough.
+func (m *machine) announceRebuild() {
+	n, _ := m.reg.Node(m.cfg.Self)
+	if n.Reinit || n.Rebuild || m.now < m.askedAt || len(m.orders) > 0 {
+		return
+	}
+	m.askedAt = m.now + m.cfg.Timing.Retry
+	m.orders = append(slices.Clip(m.orders), Command{Kind: rebuildSelf, Node: m.cfg.Self})
 }
 
 // wantsRebuild says what has to be done to the directory before it can follow.
@@ -121,7 +153,7 @@ func (m *machine) destroyConfirmed() {
 	if !m.mayFollow() || m.op.id != 0 || m.wantsRebuild() != m.destroyR {
 		return
 	}
-	if m.pg.Exists && m.reg.InS(m.self()) && !m.is(RecloneInS) {
+	if !m.mayRebuild() && !m.is(RecloneInS) {
 		return
 	}
 	if m.destroyR == rebuildRewind {

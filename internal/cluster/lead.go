@@ -26,7 +26,7 @@ type lead struct {
 	row      LSN
 	rowID    uint64
 	byCommit bool
-	broken   bool // named, but our directory does not fit
+	broken   time.Duration // until then we hold that our directory does not fit; 0: it does
 	tries    int
 	retryAt  time.Duration
 	since    time.Duration
@@ -128,7 +128,7 @@ func (m *machine) leadEnd() {
 		return
 	}
 	m.emit(CloseDoor{})
-	m.lead = lead{broken: m.lead.broken && m.lead.epoch == m.reg.Epoch}
+	m.lead = lead{broken: m.lead.broken}
 	m.sync = syncing{}
 	m.alarm(AlarmStalled, false, "")
 	m.alarm(AlarmDegraded, false, "")
@@ -149,6 +149,15 @@ func (m *machine) bringUp() {
 	pos, common, diverged := Locate(m.reg.Chain, m.pg.History, m.pg.End)
 	if lastTimeline(m.pg.History) == m.reg.Timeline && (diverged || common != len(m.reg.Chain)) {
 		m.cannotLead("its timeline has the register's number, but not its history")
+		return
+	}
+	if outrun(m.seen, m.reg.Timeline, lastTimeline(m.pg.History), m.pg.End) && !m.is(AmnesiacLeads) {
+		if !m.pg.Running || m.now-m.lead.since > m.cfg.Timing.Suspect { // a running one may only have been seen too early
+			m.cannotLead("more of its timeline was seen than it holds: its disk lost what it had confirmed")
+		}
+		return
+	}
+	if !m.pg.Running && !m.asked() {
 		return
 	}
 	if lastTimeline(m.pg.History) == m.reg.Timeline {
@@ -177,8 +186,24 @@ func (m *machine) bringUp() {
 	}
 }
 
+// asked says whether somebody with data has had time to say what he remembers of
+// us since this life began. It is not waited for long: he may be gone.
+func (m *machine) asked() bool {
+	alone := true
+	for _, n := range m.reg.Nodes {
+		if n.ID == m.cfg.Self || n.Witness {
+			continue
+		}
+		if p := m.peer(n.ID); p != nil && p.heard {
+			return true
+		}
+		alone = false
+	}
+	return alone || m.now > m.cfg.Timing.Suspect
+}
+
 func (m *machine) cannotLead(why string) {
-	m.lead.broken = true
+	m.lead.broken = m.now + 4*m.cfg.Timing.Retry // then it is looked at again
 	m.mark(MarkCannotLead)
 	m.alarm(AlarmCannotLead, true, why)
 }
@@ -202,7 +227,7 @@ func (m *machine) leadStarted(kind opKind, e Done) {
 			return
 		}
 	}
-	m.lead.broken = false
+	m.lead.broken = 0
 	m.alarm(AlarmCannotLead, false, "")
 }
 

@@ -50,6 +50,7 @@ type Report struct {
 	Promised        Epoch // the promise before this one
 	Qualified       bool
 	Headroom        bool
+	Unwanted        bool // to be rebuilt or to leave: promoted only if nobody else will do
 	Priority        int
 	Able            bool // the last named primary: stopped for the epoch only, can go on
 	Present         bool // the last named primary: its directory is whole

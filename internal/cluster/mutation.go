@@ -51,6 +51,7 @@ const (
 	AmnesiacCounted                    // a member that lost confirmed WAL still counts
 	InFlightForgotten                  // a write on its way is forgotten when the register was lost meanwhile
 	StartNotStopped                    // a recruit reports although a start is under way
+	AmnesiacLeads                      // a primary that lost confirmed WAL goes on
 	MutationEnd
 )
 
@@ -62,7 +63,7 @@ var mutationNames = [MutationEnd]string{
 	"incarnation-ignored", "duplicate-names", "report-before-receivers-gone", "credential-kept", "durable-allows",
 	"local-read", "voter-unchecked", "permits-durable", "bump-while-degraded", "follow-before-commit", "no-recruit",
 	"promise-not-synced", "quorum-off-by-one", "priority-first", "degrade-without-register", "return-early",
-	"restart-opens-door", "no-canary", "amnesiac-counted", "in-flight-forgotten", "start-not-stopped",
+	"restart-opens-door", "no-canary", "amnesiac-counted", "in-flight-forgotten", "start-not-stopped", "amnesiac-leads",
 }
 
 func (m Mutation) String() string {

@@ -39,13 +39,8 @@ func (m *machine) orderStep() {
 	if m.prop.id != 0 || !m.known || m.reg.Electing() {
 		return
 	}
-	if n, _ := m.reg.Node(m.cfg.Self); m.rebuilt && n.Reinit {
-		next, _ := m.ordered(Command{Kind: Reinit, Node: m.cfg.Self})
-		next.Nodes[slices.IndexFunc(next.Nodes, func(n Node) bool { return n.ID == m.cfg.Self })].Reinit = false
-		m.propose(propAdmin, next, "the directory of "+string(m.cfg.Self)+" is new")
+	if m.tellRebuilt() {
 		return
-	} else if m.rebuilt {
-		m.rebuilt = false
 	}
 	if len(m.orders) == 0 {
 		return
@@ -57,9 +52,34 @@ func (m *machine) orderStep() {
 		m.answer(c.ID, false, why)
 		return
 	}
-	if m.propose(propAdmin, next, "a person asks") {
+	text := "a person asks"
+	if c.Kind == rebuildSelf {
+		text = "my directory is to be rebuilt once it is not needed"
+	}
+	if m.propose(propAdmin, next, text) {
 		m.prop.cmd = c.ID
 	}
+}
+
+// tellRebuilt takes the wish for a rebuild out of the register once it is met.
+func (m *machine) tellRebuilt() bool {
+	i := slices.IndexFunc(m.reg.Nodes, func(n Node) bool { return n.ID == m.cfg.Self })
+	if i < 0 || m.cfg.Witness {
+		return false
+	}
+	n := m.reg.Nodes[i]
+	well := m.follow.epoch == m.reg.Epoch && m.pg.Upstream != "" && m.pg.Replayable >= m.pg.End
+	done := n.Reinit && m.rebuilt || n.Rebuild && well && !m.pg.NeedsClone
+	if !n.Reinit {
+		m.rebuilt = false
+	}
+	if !done {
+		return false
+	}
+	next := m.reg
+	next.Nodes = slices.Clone(m.reg.Nodes)
+	next.Nodes[i].Reinit, next.Nodes[i].Rebuild = n.Reinit && !m.rebuilt, false
+	return m.propose(propAdmin, next, "the directory of "+string(m.cfg.Self)+" is good")
 }
 
 func (m *machine) ordered(c Command) (next Register, why string) {
@@ -91,6 +111,8 @@ func (m *machine) ordered(c Command) (next Register, why string) {
 		return next, string(c.Node) + " is not in the cluster"
 	}
 	switch c.Kind {
+	case rebuildSelf:
+		next.Nodes[i].Rebuild = true
 	case Fence, Unfence:
 		next.Nodes[i].Fenced = c.Kind == Fence
 	case Reinit, Leave:

@@ -115,8 +115,10 @@ func (m *machine) makeReport() {
 	m.rec.report = Report{Epoch: m.rec.epoch, Member: m.self(), History: m.pg.History, End: m.pg.End,
 		Replayed: m.pg.Replayed, Replayable: m.pg.Replayable, ControlTimeline: m.pg.ControlTimeline,
 		Promised: m.rec.before, Qualified: m.qualified(), Headroom: m.pg.Headroom, Priority: m.cfg.Priority, Seen: m.seen}
+	n, _ := m.reg.Node(m.cfg.Self)
+	m.rec.report.Unwanted = n.Reinit || n.Rebuild || n.Leaving
 	if m.rec.former {
-		whole := m.qualified() && !m.lead.broken
+		whole := m.qualified() && m.now >= m.lead.broken
 		m.rec.report.Able, m.rec.report.Present = whole && m.rec.wasWell, whole
 	}
 	m.alarm(AlarmReplayBroken, m.pg.Replayable < m.pg.End, "replay cannot go on: this standby is a holder, not a candidate")

@@ -65,6 +65,7 @@ type Node struct {
 	Witness    bool   // votes, holds no data
 	NoFailover bool   // holds data, is never promoted
 	Reinit     bool   // a person wants its data directory made anew
+	Rebuild    bool   // its agent wants that too, once it is not needed for k
 	Leaving    bool   // a person wants it out of the cluster
 	Fenced     bool   // a person wants its Postgres down
 }

@@ -285,7 +285,7 @@ func (m *machine) healthy() bool {
 	if m.cfg.Witness {
 		return true
 	}
-	if !m.probeOK || m.lead.broken {
+	if !m.probeOK || m.now < m.lead.broken {
 		return false
 	}
 	return m.pg.Running || m.hand.announced(m.now)
@@ -294,7 +294,7 @@ func (m *machine) healthy() bool {
 // qualified says whether this node's directory could be promoted.
 func (m *machine) qualified() bool {
 	n, _ := m.reg.Node(m.cfg.Self)
-	return m.pg.Exists && m.pg.Replayable >= m.pg.End && !n.NoFailover && !n.Fenced && !n.Leaving && !n.Reinit && !m.cfg.Witness && m.probeOK && m.disk.Incarnation == m.pg.Incarnation
+	return m.pg.Exists && m.pg.Replayable >= m.pg.End && !n.NoFailover && !n.Fenced && !m.cfg.Witness && m.probeOK && m.disk.Incarnation == m.pg.Incarnation
 }
 
 func (m *machine) heartbeat(from NodeID, hb Heartbeat) {

@@ -269,7 +269,7 @@ func (m *machine) goShort(n int) {
 // While our door is still closed, silence need not last.
 func (m *machine) staying() []Member {
 	stay := without(m.reg.S, m.gone)
-	if rest := without(stay, func(x Member) bool { return m.wantedOut(x) || m.brokenReplay(x) }); m.okay(rest) >= m.reg.K {
+	if rest := without(stay, func(x Member) bool { return m.wantedOut(x) || m.brokenReplay(x) || m.toRebuild(x) }); m.okay(rest) >= m.reg.K {
 		stay = rest
 	}
 	if m.reg.InS(m.self()) {
@@ -305,6 +305,12 @@ func (m *machine) wantedOut(x Member) bool {
 	return n.Reinit || n.Leaving
 }
 
+// toRebuild says whether a member's agent waits for it not to be needed.
+func (m *machine) toRebuild(x Member) bool {
+	n, _ := m.reg.Node(x.Node)
+	return n.Rebuild
+}
+
 // brokenReplay says whether a member confirms, but could not be promoted.
 func (m *machine) brokenReplay(x Member) bool {
 	p := m.peer(x.Node)
@@ -337,7 +343,7 @@ func (m *machine) steadily(l link) bool {
 	if m.brokenReplay(l.member) {
 		return false
 	}
-	return l.ok && !l.twice && m.now-l.since >= m.cfg.Timing.Steady && known && !n.Witness && !n.Reinit && !n.Leaving &&
+	return l.ok && !l.twice && m.now-l.since >= m.cfg.Timing.Steady && known && !n.Witness && !n.Reinit && !n.Rebuild && !n.Leaving &&
 		!n.Fenced && l.member.Node != m.cfg.Self && l.member.Incarnation != 0
 }
 

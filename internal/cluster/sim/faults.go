@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
 )
@@ -11,6 +12,9 @@ func (w *World) apply(f Fault) {
 	n := w.nodes[f.Node%len(w.nodes)]
 	o := w.nodes[f.To%len(w.nodes)]
 	primary := w.find(w.register().Primary.Node)
+	if w.now < w.whole && (strings.HasPrefix(f.What, "cut") || strings.HasPrefix(f.What, "isolate") || f.What == "split") {
+		return
+	}
 	w.logf("fault: %s %s (%s) for %d ms", f.What, n.id, o.id, f.For)
 	switch f.What {
 	case "power-off":
@@ -171,6 +175,8 @@ func (w *World) applyDisk(f Fault, n, primary *node) {
 		w.after(f.For, func() { n.pg.blocked = "" })
 	case "twin":
 		w.twin(n, primary, f.For)
+	case "lie-primary":
+		w.lie(primary, f.For)
 	case "lie":
 		w.lie(n, f.For)
 	case "rollback":
@@ -237,7 +243,7 @@ func (w *World) force() {
 				w.logf("announced: %s", a.Text)
 				w.sch.announced = a.Announcement
 				w.orders++
-				if w.rnd.chance(0.3) {
+				if w.rnd.chance(0.5) {
 					w.off(w.find(a.Announcement.Candidate), 5000) // what was announced holds all the same
 				}
 				x.deliver(cluster.Command{ID: w.orders, Kind: cluster.FailoverAllowDataLoss, Confirm: a.Announcement})
@@ -316,8 +322,16 @@ func (w *World) twin(n, primary *node, d ms) {
 // happened. What is lost lies below what every other agent remembers, or the
 // loss could not be noticed and is not claimed to be.
 func (w *World) lie(n *node, d ms) {
-	if !n.up || !n.pg.exists || n.pg.primary {
+	if !n.up || !n.pg.exists {
 		return
+	}
+	if n.pg.primary || n.pg.primaryD {
+		if w.sch.Loss > 0 || w.sch.Slow > 0 {
+			return
+		}
+		// Who starts it again has to be told what others remember, in time.
+		w.whole = w.now + d + 2500
+		w.after(d, func() { w.cut = [8][8]bool{} })
 	}
 	m := cluster.Member{Node: n.id, Incarnation: n.pg.inc}
 	low := n.pg.durable

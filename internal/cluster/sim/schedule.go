@@ -53,7 +53,7 @@ var kinds = []struct {
 	{"power-off", 10}, {"power-primary", 10}, {"lag-then-fail", 8}, {"power-all", 2}, {"wipe", 3}, {"kill-agent", 6}, {"die-proposing", 6}, {"kill-postgres", 5}, {"kill-primary", 5},
 	{"freeze-host", 4}, {"freeze-primary", 3}, {"freeze-agent", 4}, {"freeze-postgres", 3}, {"isolate", 5}, {"register-cut", 3}, {"late-removal", 4}, {"isolate-primary", 6},
 	{"cut", 5}, {"cut-one-way", 5}, {"split", 4}, {"slow-disk", 4}, {"hang-disk", 3}, {"full-disk", 2}, {"reject-reload", 4},
-	{"break-replay", 3}, {"corrupt", 2}, {"restore", 2}, {"lag-replay", 4}, {"foreign-start", 4}, {"clock", 3}, {"cancel-waits", 2}, {"no-slot", 1},
+	{"break-replay", 3}, {"corrupt", 2}, {"restore", 4}, {"lag-replay", 4}, {"foreign-start", 4}, {"clock", 3}, {"cancel-waits", 2}, {"no-slot", 1},
 	{"block-stop", 2}, {"switchover", 5}, {"restart", 2}, {"pause", 1}, {"fence", 1}, {"reinit", 3}, {"set-k", 3}, {"twin", 1},
 	{"standbys-down", 5}, {"lose-slot", 1}, {"leave", 1}, {"join", 1}, {"transfer", 2}, {"second-failover", 5},
 }
@@ -94,8 +94,14 @@ func Generate(seed uint64) Schedule {
 		return ""
 	}
 	family := r.n(20)
+	if family == 0 && r.chance(0.6) {
+		s.Nodes, s.Witness, s.Absent, s.K = 5, false, false, 1
+	}
 	if family == 1 || family == 2 {
 		s.CrashBetween = 0 // who forgets cannot notice that another one did
+		if r.chance(0.5) {
+			s.Loss, s.Slow = 0, 0
+		}
 	}
 	at := r.between(1500, 5000)
 	for i, n := 0, 2+r.n(9); i < n && at < 30000; i++ {
@@ -115,7 +121,7 @@ func Generate(seed uint64) Schedule {
 			}
 			f.At = at + 2500
 		case family == 1:
-			f.What = []string{"lie", "cut", "isolate-primary", "freeze-postgres", "lie"}[r.n(5)]
+			f.What = []string{"lie", "cut", "isolate-primary", "freeze-postgres", "lie", "lie-primary"}[r.n(6)]
 		case family == 2:
 			f.What = []string{"rollback", "cut", "cut", "isolate", "rollback", "transfer"}[r.n(6)]
 		}

@@ -96,6 +96,7 @@ type World struct {
 	nodes []*node
 	cut   [8][8]bool // cut[i][j]: nothing gets from i to j
 	calm  bool       // faults are over
+	whole ms         // until when the network is not to be cut
 	steps int
 
 	raft    raft
