@@ -7,7 +7,7 @@ BIN         := bin/holdfast
 LINT_VERSION := v2.15.0
 export CGO_ENABLED := 0
 
-.PHONY: help build deps deps-test demo test unit lab-test lint fuzz soak bench clean size
+.PHONY: help build deps deps-test demo test unit lint fuzz bench sim soak-sim soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ fuzz: ## every decoder of outside bytes, FUZZTIME each (default 30s)
 
 bench: build ## the disk's speed against a plain file system
 	HOLDFAST_LONG=1 go test -count=1 -timeout 30m -run 'Speed' -v ./internal/disk/...
+
+sim: ## the decision core: 10,000 simulated schedules and every mutation
+	go test -count=1 -timeout 30m ./internal/cluster/sim -run 'TestSim|TestKept|TestMutations' -schedules 10000 -v
+
+soak-sim: ## a million simulated schedules (over an hour on two cores)
+	go test -count=1 -timeout 8h ./internal/cluster/sim -run TestSim -schedules 1000000 -seed 100001 -workers 2 -v
 
 soak: deps build ## the long runs: power-off, replication-modes (about an hour)
 	@scripts/soak
