@@ -40,13 +40,14 @@ type Experiment struct {
 
 	Seconds  float64 `yaml:"seconds"`  // commit, flush step: length; faults: load before the fault
 	Clients  []int   `yaml:"clients"`  // commit: one group of cells each
-	Workload string  `yaml:"workload"` // commit: simple-update (pgbench -N)
+	Workload string  `yaml:"workload"` // commit: simple-update (pgbench -N, the default) or tpcb-like
 	Protocol string  `yaml:"protocol"` // commit: simple (default), extended or prepared
 	Scale    int     `yaml:"scale"`    // commit: pgbench's scale factor
+	Via      string  `yaml:"via"`      // commit: socket (default), or tcp from a host of its own
 
 	After   float64 `yaml:"after"`   // faults: seconds of load after the first write came back
 	Writers int     `yaml:"writers"` // faults: writers of the driver
-	Rate    float64 `yaml:"rate"`    // faults: writes per second over all writers, 0: as fast as it goes
+	Rate    float64 `yaml:"rate"`    // a second over all writers or clients, 0: as fast as it goes. commit: open loop, response times from the schedule
 	Payload int     `yaml:"payload"` // faults: bytes per row
 	LagMs   []int   `yaml:"lag_ms"`  // power-off: standbys cut off that long before the cut; one group each
 
@@ -106,6 +107,7 @@ func (s *Study) defaults() {
 		setDefault(&e.Repeat, 1)
 		setDefault(&e.Workload, "simple-update")
 		setDefault(&e.Protocol, "simple")
+		setDefault(&e.Via, "socket")
 		setDefault(&e.Scale, 10)
 		setDefault(&e.Writers, 4)
 		setDefault(&e.Payload, 64)
@@ -236,7 +238,8 @@ func (s *Study) validateExperiment(e *Experiment) error {
 		within("writers", float64(e.Writers), 1, maxClients),
 		within("rate", e.Rate, 0, 1e6),
 		within("payload", float64(e.Payload), 1, maxPayload),
-		oneOf("workload", e.Workload, "simple-update"),
+		oneOf("workload", e.Workload, "simple-update", "tpcb-like"),
+		oneOf("via", e.Via, "socket", "tcp"),
 		oneOf("protocol", e.Protocol, "simple", "extended", "prepared"),
 	)
 }

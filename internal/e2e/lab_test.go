@@ -129,6 +129,8 @@ study: commit
 setups: [{setup: pg-any1}]
 experiments:
   - {experiment: commit, clients: [1, 2], seconds: 2, scale: 1, repeat: 2}
+  - {experiment: commit, clients: [2], seconds: 2, scale: 1, workload: tpcb-like, via: tcp}
+  - {experiment: commit, clients: [4], seconds: 2, scale: 1, rate: 100}
   - {experiment: round-trip, seconds: 0.5}
   - {experiment: flush, seconds: 0.05}
 `)).want(t, 0)
@@ -140,6 +142,12 @@ experiments:
 		case "commit":
 			commits++
 			want = []string{"latency_mean_ms", "latency_p50_ms", "latency_p99_ms", "latency_p999_ms", "tps", "failed"}
+			if c.Params["mode"] == "open-loop" {
+				want = append(want, "service_mean_ms", "service_p99_ms")
+				if tps := c.Metrics["tps"]; tps < 80 || tps > 120 {
+					t.Errorf("100 transactions a second were asked for, %g ran", tps)
+				}
+			}
 		case "round-trip":
 			want = []string{"tcp_p50_ms", "select1_p50_ms"}
 		case "flush":
@@ -152,8 +160,8 @@ experiments:
 			}
 		}
 	}
-	if commits != 4 || flushes != 24 {
-		t.Errorf("%d commit cells and %d flush cells, want 4 and 24 (skipped: %v)", commits, flushes, run.Skipped)
+	if commits != 6 || flushes != 24 {
+		t.Errorf("%d commit cells and %d flush cells, want 6 and 24 (skipped: %v)", commits, flushes, run.Skipped)
 	}
 	if len(run.Comparisons) == 0 && len(run.Noise) == 0 {
 		t.Error("neither noise nor a comparison came of repeated cells")

@@ -148,8 +148,13 @@ func (i *Instance) allowNetwork(ctx context.Context) error {
 }
 
 func (i *Instance) writePassFile(ctx context.Context) error {
-	line := fmt.Sprintf("*:*:*:%s:%s\n", i.User, i.Password)
-	return i.WriteFile(ctx, i.PassFile, []byte(line), 0o600)
+	return i.WriteFile(ctx, i.PassFile, []byte(i.PassLine()), 0o600)
+}
+
+// PassLine is what a libpq password file needs to log in at any server of this
+// cluster: a secret.
+func (i *Instance) PassLine() string {
+	return fmt.Sprintf("*:*:*:%s:%s\n", i.User, i.Password)
 }
 
 const managedConf = "holdfast.conf"

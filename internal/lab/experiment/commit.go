@@ -24,21 +24,30 @@ const (
 	pgbenchJobs   = 2
 )
 
-// commit measures what a transaction costs, with the real pgbench on the
-// primary's host, over its unix socket.
+// commit measures what a transaction costs, with the real pgbench: on the
+// primary's host over its unix socket, or from the client's host over TCP.
 type commit struct{}
 
-func (commit) Name() string        { return "commit" }
-func (commit) About() string       { return "what a transaction costs: pgbench on the primary's host" }
+func (commit) Name() string { return "commit" }
+func (commit) About() string {
+	return "what a transaction costs, by pgbench: closed or open loop, over the socket or TCP"
+}
 func (commit) NeedsDatabase() bool { return true }
 
 func (commit) Groups(spec config.Experiment, _ int) []Params {
 	var gs []Params
 	for _, c := range spec.Clients {
-		gs = append(gs, Params{
+		p := Params{
 			"clients": c, "seconds": orDefault(spec.Seconds, commitSeconds), "workload": spec.Workload,
 			"protocol": spec.Protocol, "scale": spec.Scale, "mode": "closed-loop",
-		})
+		}
+		if spec.Rate > 0 {
+			p["mode"], p["rate"] = "open-loop", spec.Rate
+		}
+		if spec.Via != "socket" {
+			p["via"] = spec.Via
+		}
+		gs = append(gs, p)
 	}
 	return gs
 }
@@ -64,17 +73,25 @@ func (commit) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 	if err := pg.Exec(ctx, "CHECKPOINT"); err != nil {
 		return nil, err
 	}
+	login := pg.ClientEnv()
 	clients := env.Params["clients"].(int)
 	cfg := pgbench.Config{
 		Script: env.Spec.Workload, Clients: clients, Jobs: min(clients, pgbenchJobs), Protocol: env.Spec.Protocol,
-		Seconds: int(max(1, orDefault(env.Spec.Seconds, commitSeconds))), Seed: env.Seed,
+		Seconds: int(max(1, orDefault(env.Spec.Seconds, commitSeconds))), Seed: env.Seed, Rate: env.Spec.Rate,
 		LogPrefix: path.Join(h.RunDir(), "pgbench-"+env.Key), Host: pg.SockDir, Port: pg.Port, User: pg.User, Database: "postgres",
+	}
+	if env.Spec.Via == "tcp" {
+		if login, err = loginFrom(ctx, env.Client, pg); err != nil {
+			return nil, err
+		}
+		h = env.Client
+		cfg.Host, cfg.LogPrefix = pg.Addr, path.Join(h.RunDir(), "pgbench-"+env.Key)
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	env.Live(fmt.Sprintf("pgbench, %d clients, %d s", cfg.Clients, cfg.Seconds))
-	out, err := runPgbench(ctx, env, h, pg, cfg)
+	out, err := runPgbench(ctx, env, h, login, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +100,15 @@ func (commit) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 		return nil, err
 	}
 	return commitCell(res, out)
+}
+
+// loginFrom lets programs on another host log in at pg.
+func loginFrom(ctx context.Context, h place.Host, pg *postgres.Instance) ([]string, error) {
+	file := path.Join(h.RunDir(), "pgpass")
+	if err := h.Put(ctx, file, []byte(pg.PassLine()), 0o600); err != nil {
+		return nil, err
+	}
+	return []string{"PGPASSFILE=" + file, "LC_ALL=C"}, nil
 }
 
 func commitCell(res *pgbench.Result, out pgbench.Output) ([]result.Cell, error) {
@@ -96,6 +122,11 @@ func commitCell(res *pgbench.Result, out pgbench.Output) ([]result.Cell, error) 
 			c.Why += "; pgbench said: " + said
 		}
 		return []result.Cell{c}, nil
+	}
+	if s := res.Service; s != nil {
+		c.Metrics["service_mean_ms"] = s.Mean() / 1000
+		c.Metrics["service_p50_ms"] = float64(s.ValueAtQuantile(50)) / 1000
+		c.Metrics["service_p99_ms"] = float64(s.ValueAtQuantile(99)) / 1000
 	}
 	var err error
 	c.Histogram, err = res.EncodeHistogram()
@@ -132,10 +163,10 @@ func fill(ctx context.Context, env Env, h place.Host, pg *postgres.Instance, sca
 
 // runPgbench runs it with the hard stop: -T alone does not end it on a server
 // that hangs.
-func runPgbench(ctx context.Context, env Env, h place.Host, pg *postgres.Instance, cfg pgbench.Config) (out pgbench.Output, err error) {
+func runPgbench(ctx context.Context, env Env, h place.Host, login []string, cfg pgbench.Config) (out pgbench.Output, err error) {
 	var stdout, stderr bytes.Buffer
 	p, err := h.Start(ctx, place.Cmd{
-		Path: path.Join(env.BinDir, "pgbench"), Args: pgbench.Args(cfg), Env: pg.ClientEnv(), Dir: h.RunDir(),
+		Path: path.Join(env.BinDir, "pgbench"), Args: pgbench.Args(cfg), Env: login, Dir: h.RunDir(),
 		Stdout: &stdout, Stderr: &stderr,
 	})
 	if err != nil {
