@@ -141,7 +141,7 @@ experiments:
 		switch c.Experiment {
 		case "commit":
 			commits++
-			want = []string{"latency_mean_ms", "latency_p50_ms", "latency_p99_ms", "latency_p999_ms", "tps", "failed"}
+			want = []string{"latency_mean_ms", "latency_p50_ms", "latency_p99_ms", "latency_p999_ms", "tps", "failed", "rss_mb", "cpu_s_per_1000", "disk_bytes"}
 			if c.Params["mode"] == "open-loop" {
 				want = append(want, "service_mean_ms", "service_p99_ms")
 				if tps := c.Metrics["tps"]; tps < 80 || tps > 120 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"strings"
 	"time"
@@ -91,6 +92,11 @@ func (commit) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 		return nil, err
 	}
 	env.Live(fmt.Sprintf("pgbench, %d clients, %d s", cfg.Clients, cfg.Seconds))
+	m, err := startMeter(ctx, env, time.Duration(cfg.Seconds)*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	defer m.stop()
 	out, err := runPgbench(ctx, env, h, login, cfg)
 	if err != nil {
 		return nil, err
@@ -99,7 +105,16 @@ func (commit) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	return commitCell(res, out)
+	cell, err := commitCell(res, out)
+	if err != nil || cell.Verdict != result.Held {
+		return []result.Cell{cell}, err
+	}
+	costs, err := m.metrics(ctx, res.Done)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(cell.Metrics, costs)
+	return []result.Cell{cell}, nil
 }
 
 // loginFrom lets programs on another host log in at pg.
@@ -111,7 +126,7 @@ func loginFrom(ctx context.Context, h place.Host, pg *postgres.Instance) ([]stri
 	return []string{"PGPASSFILE=" + file, "LC_ALL=C"}, nil
 }
 
-func commitCell(res *pgbench.Result, out pgbench.Output) ([]result.Cell, error) {
+func commitCell(res *pgbench.Result, out pgbench.Output) (result.Cell, error) {
 	c := result.Cell{Metrics: res.Metrics(), Verdict: result.Held, Why: res.NotSteady}
 	for _, s := range res.Seconds {
 		c.Series = append(c.Series, result.Second{T: s.T, Acked: s.Done, Refused: s.Failed})
@@ -121,7 +136,7 @@ func commitCell(res *pgbench.Result, out pgbench.Output) ([]result.Cell, error) 
 		if said := lastLines(out.Stderr, 3); said != "" {
 			c.Why += "; pgbench said: " + said
 		}
-		return []result.Cell{c}, nil
+		return c, nil
 	}
 	if s := res.Service; s != nil {
 		c.Metrics["service_mean_ms"] = s.Mean() / 1000
@@ -130,7 +145,7 @@ func commitCell(res *pgbench.Result, out pgbench.Output) ([]result.Cell, error) 
 	}
 	var err error
 	c.Histogram, err = res.EncodeHistogram()
-	return []result.Cell{c}, err
+	return c, err
 }
 
 func lastLines(s string, n int) string {
