@@ -73,6 +73,7 @@ var forbidden = map[string][]string{
 	"internal/report": {"internal/lab", "internal/check", "internal/history", "internal/cli"},
 	"internal/disk":   {"internal/lab", "internal/cli"},
 	"internal/config": {"internal/lab", "internal/cli"},
+	"internal/quorum": {"internal/cluster", "internal/node", "internal/lab", "internal/cli"},
 }
 
 func TestImports(t *testing.T) {
