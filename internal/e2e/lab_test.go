@@ -1,11 +1,16 @@
 package e2e
 
 import (
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -330,4 +335,38 @@ experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 200, repeat: 3
 	b.run("lab", "recheck", "out").want(t, 0)
 	b.run("lab", "resume", "out").want(t, 1, "is finished")
 	b.clean(s.ids...)
+}
+
+// TestInterruptAnywhere: a run that is interrupted at any moment, while it is
+// being deployed, loaded, cut or recovered, leaves nothing behind. Three times
+// here, twenty with HOLDFAST_LONG=1.
+func TestInterruptAnywhere(t *testing.T) {
+	needLab(t)
+	times := 3
+	if os.Getenv("HOLDFAST_LONG") != "" {
+		times = 20
+	}
+	rnd := rand.New(rand.NewPCG(uint64(times), 1))
+	for i := range times {
+		b := newBench(t)
+		study := b.study(strings.Replace(shortStudy, "study: short", "study: anywhere", 1))
+		cmd, stdout, stderr := b.command("lab", "run", study, "--out", "out", "--work-dir", b.work, "--seed", strconv.Itoa(i))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		after := time.Duration(rnd.Int64N(int64(20 * time.Second)))
+		ids := map[string]bool{}
+		for end := time.Now().Add(after); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			for _, id := range b.labs() {
+				ids[id] = true
+			}
+		}
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		o := finished(t, cmd.Wait(), stdout, stderr)
+		o.want(t, 130)
+		t.Logf("interrupted after %s, in %d labs", after.Round(time.Millisecond), len(ids))
+		b.clean(slices.Collect(maps.Keys(ids))...)
+	}
 }
