@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -52,6 +53,7 @@ type Node struct {
 	timers  Timers
 	reload  raft.ReloadableConfig
 	slog    *slog.Logger
+	last    atomic.Uint64 // who led last, as far as this follower knows
 	leads   chan bool
 	notify  chan bool
 	closing context.Context
@@ -178,11 +180,14 @@ func (n *Node) startRaft(o Options) error {
 		_ = net.Close()
 		return err
 	}
-	n.raft, err = raft.NewRaft(c, n.fsm, n.log, n.log, snaps, voting{net})
+	votes := &voting{NetworkTransport: net, stagger: stagger(o.Flush)}
+	n.raft, err = raft.NewRaft(c, n.fsm, n.log, n.log, snaps, votes)
 	if err != nil {
 		_ = net.Close()
 		return err
 	}
+	n.raft.RegisterObserver(raft.NewObserver(nil, false, votes.observe))
+	votes.node.Store(n)
 	return nil
 }
 
@@ -274,34 +279,6 @@ func (a address) String() string { return string(a) }
 
 // Addr implements net.Listener.
 func (a advertised) Addr() net.Addr { return address(a.address) }
-
-// pooled is how many idle connections raft keeps for a peer.
-const pooled = 3
-
-// voting asks again for a vote when the connection turns out to be dead: pooled
-// connections outlive a peer's restart, and a lost request costs a whole round.
-type voting struct{ *raft.NetworkTransport }
-
-// RequestVote implements raft.Transport.
-func (v voting) RequestVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestVoteRequest, r *raft.RequestVoteResponse) error {
-	return again(func() error { return v.NetworkTransport.RequestVote(id, to, q, r) })
-}
-
-// RequestPreVote implements raft.WithPreVote.
-func (v voting) RequestPreVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestPreVoteRequest, r *raft.RequestPreVoteResponse) error {
-	return again(func() error { return v.NetworkTransport.RequestPreVote(id, to, q, r) })
-}
-
-// again repeats f while it fails at once: a timeout is not repeated.
-func again(f func() error) (err error) {
-	began := time.Now()
-	for range pooled + 1 {
-		if err = f(); err == nil || time.Since(began) > 50*time.Millisecond {
-			return err
-		}
-	}
-	return err
-}
 
 // logWriter turns raft's lines into records; its prefixes name the level.
 type logWriter struct{ log *slog.Logger }

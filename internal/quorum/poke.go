@@ -29,6 +29,9 @@ func (n *Node) tend() {
 			}
 		case <-look.C:
 			now := time.Now()
+			if _, leader := n.raft.LeaderWithID(); leader != "" {
+				n.last.Store(voterID(leader))
+			}
 			if n.raft.State() != raft.Follower {
 				followed = time.Time{}
 				continue
@@ -55,16 +58,16 @@ func (n *Node) silent(now, followed time.Time) bool {
 	return since > n.timers.Heartbeat && n.timers.overdue(since, n.rank())
 }
 
-// rank is this voter's place among those that do not lead.
+// rank is this voter's place among those that did not lead last.
 func (n *Node) rank() int {
 	voters, err := n.Voters(context.Background())
 	if err != nil {
 		return 0
 	}
-	_, leader := n.raft.LeaderWithID()
+	leader := n.last.Load()
 	rank := 0
 	for _, v := range voters {
-		if v.ID < n.id && v.ID != voterID(leader) {
+		if v.ID < n.id && v.ID != leader {
 			rank++
 		}
 	}

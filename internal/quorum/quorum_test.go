@@ -80,6 +80,9 @@ func TestSteadyState(t *testing.T) {
 // old one fell silent.
 func TestLeaderLoss(t *testing.T) {
 	rounds := 10
+	if os.Getenv("HOLDFAST_LONG") != "" {
+		rounds = 100
+	}
 	for _, profile := range []struct {
 		name   string
 		timers quorum.Timers

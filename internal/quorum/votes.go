@@ -1,0 +1,87 @@
+package quorum
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// pooled is how many idle connections raft keeps for a peer.
+const pooled = 3
+
+// voting is raft's transport with two repairs, each for an extra round of
+// election. A vote is asked for again when the connection turns out to be dead:
+// pooled connections outlive a peer's restart. And two followers that look for
+// their leader in the same moment take turns, or each grants the other's
+// pre-vote, both vote for themselves, and nobody wins.
+type voting struct {
+	*raft.NetworkTransport
+	node    atomic.Pointer[Node]
+	stagger time.Duration
+	asked   atomic.Int64 // when a peer last asked for a pre-vote, in nanoseconds since 1970
+}
+
+var errNoCandidate = errors.New("this voter is no candidate any more")
+
+// stagger is how long a candidate of the first rank needs from its pre-vote to
+// its vote: two round trips, and its term and vote on disk.
+func stagger(flush time.Duration) time.Duration { return pokeStep/2 + 4*flush }
+
+// observe notes when a peer asks for a pre-vote; it is a filter that lets nothing through.
+func (v *voting) observe(o *raft.Observation) bool {
+	if _, ok := o.Data.(raft.RequestPreVoteRequest); ok {
+		v.asked.Store(time.Now().UnixNano())
+	}
+	return false
+}
+
+// turn waits while a voter of lower rank may be about to win. One that asked
+// longer ago was refused, and waits for our question.
+func (v *voting) turn() error {
+	n := v.node.Load()
+	if n == nil {
+		return nil
+	}
+	since := time.Since(time.Unix(0, v.asked.Load()))
+	rank := n.rank()
+	if rank == 0 || since > v.stagger && since < n.timers.Heartbeat/2 {
+		return nil
+	}
+	t := time.NewTimer(time.Duration(rank) * v.stagger)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-n.closing.Done():
+		return raft.ErrRaftShutdown
+	}
+	if n.raft.State() != raft.Candidate {
+		return errNoCandidate
+	}
+	return nil
+}
+
+// RequestVote implements raft.Transport.
+func (v *voting) RequestVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestVoteRequest, r *raft.RequestVoteResponse) error {
+	return again(func() error { return v.NetworkTransport.RequestVote(id, to, q, r) })
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (v *voting) RequestPreVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestPreVoteRequest, r *raft.RequestPreVoteResponse) error {
+	if err := v.turn(); err != nil {
+		return err
+	}
+	return again(func() error { return v.NetworkTransport.RequestPreVote(id, to, q, r) })
+}
+
+// again repeats f while it fails at once: a timeout is not repeated.
+func again(f func() error) (err error) {
+	began := time.Now()
+	for range pooled + 1 {
+		if err = f(); err == nil || time.Since(began) > 50*time.Millisecond {
+			return err
+		}
+	}
+	return err
+}
