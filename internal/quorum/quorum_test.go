@@ -1,6 +1,7 @@
 package quorum_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -283,4 +284,64 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Start(leader)
+}
+
+// TestConfirmTerm: a leader of a former term is refused by those who know a
+// newer one, whatever it believes itself, and so is one that reaches too few.
+func TestConfirmTerm(t *testing.T) {
+	c := quorumtest.NewNodes(t, 3, 0, quorum.FastTimers())
+	leader := quorumtest.Leader(t, c, 0, 1, 2)
+	put(t, c.Register(leader), "x")
+	term := c.Register(leader).Status().Term
+	ctx := within(t, 10*time.Second)
+	if err := c.Node(leader).ConfirmTerm(ctx, term); err != nil {
+		t.Errorf("the present term: %v", err)
+	}
+	if err := c.Register(leader).Transfer(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	next := quorumtest.Leader(t, c, 0, 1, 2)
+	put(t, c.Register(next), "y") // a majority has the new term on disk
+	if err := c.Node(leader).ConfirmTerm(ctx, term); err == nil {
+		t.Error("a former term was confirmed")
+	}
+	term = c.Register(next).Status().Term
+	for i := range 3 {
+		if i != next {
+			c.Cut(i)
+		}
+	}
+	if err := c.Node(next).ConfirmTerm(within(t, 300*time.Millisecond), term); err == nil {
+		t.Error("a leader that reaches nobody was confirmed")
+	}
+}
+
+// TestLateProposal: a proposal that arrived while its answer did not is unknown,
+// and holds all the same.
+func TestLateProposal(t *testing.T) {
+	c := quorumtest.NewNodes(t, 3, 0, quorum.FastTimers())
+	leader := quorumtest.Leader(t, c, 0, 1, 2)
+	before := put(t, c.Register(leader), "before")
+	proposer := (leader + 1) % 3
+	if _, err := c.Register(proposer).Read(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err) // it knows the leader
+	}
+	late := bytes.Repeat([]byte("late"), 8<<10)
+	c.CutAfter(proposer, len(late))
+	res := c.Register(proposer).Propose(within(t, time.Second), quorum.Proposal{
+		Epoch: before.Epoch, Version: before.Version, NextEpoch: before.Epoch, Data: late,
+	})
+	if res.Outcome != quorum.Unknown || res.Err == nil {
+		t.Errorf("an answer that did not arrive: %v, version %d (%v)", res.Outcome, res.Value.Version, res.Err)
+	}
+	quorumtest.Until(t, "the proposal holds at the leader", func() bool {
+		return c.Register(leader).Status().Value.Version == before.Version+1
+	})
+	c.Heal(proposer)
+	for i := range 3 {
+		v, err := c.Register(i).Read(within(t, 20*time.Second))
+		if err != nil || v.Version != before.Version+1 || !bytes.Equal(v.Data, late) {
+			t.Errorf("node %d reads version %d, %d bytes (%v)", i, v.Version, len(v.Data), err)
+		}
+	}
 }

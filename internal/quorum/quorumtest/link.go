@@ -14,6 +14,7 @@ import (
 type Link struct {
 	mu     sync.Mutex
 	cut    bool
+	after  int           // CutAfter; 0: not
 	change chan struct{} // closed and replaced when cut changes
 }
 
@@ -27,6 +28,36 @@ func (l *Link) Cut(cut bool) {
 	l.cut = cut
 	close(l.change)
 	l.change = make(chan struct{})
+}
+
+// CutAfter cuts the link as soon as one connection, on which so many bytes were
+// written from now on, is read from: the question has passed, the answer does not.
+func (l *Link) CutAfter(bytes int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.after = bytes
+}
+
+// asked tells that c is read from.
+func (l *Link) asked(c *conn) {
+	l.mu.Lock()
+	due := l.after > 0 && c.written >= l.after
+	if due {
+		l.after = 0
+	}
+	l.mu.Unlock()
+	if due {
+		l.Cut(true)
+	}
+}
+
+// wrote tells that n bytes have passed on c.
+func (l *Link) wrote(c *conn, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.after > 0 {
+		c.written += n
+	}
 }
 
 func (l *Link) state() (bool, <-chan struct{}) {
@@ -75,12 +106,13 @@ func (l listener) Accept() (net.Conn, error) {
 // conn loses what is written while the link is cut, and holds what arrives.
 type conn struct {
 	net.Conn
-	link   *Link
-	closed chan struct{}
-	once   sync.Once
-	mu     sync.Mutex
-	until  time.Time
-	moved  chan struct{} // closed and replaced when until changes
+	link    *Link
+	written int // since CutAfter; link.mu
+	closed  chan struct{}
+	once    sync.Once
+	mu      sync.Mutex
+	until   time.Time
+	moved   chan struct{} // closed and replaced when until changes
 }
 
 func newConn(c net.Conn, l *Link) *conn {
@@ -96,10 +128,13 @@ func (c *conn) Write(b []byte) (int, error) {
 	if cut, _ := c.link.state(); cut {
 		return len(b), nil
 	}
-	return c.Conn.Write(b)
+	n, err := c.Conn.Write(b)
+	c.link.wrote(c, n)
+	return n, err
 }
 
 func (c *conn) Read(b []byte) (int, error) {
+	c.link.asked(c)
 	n, err := c.Conn.Read(b)
 	for {
 		cut, change := c.link.state()

@@ -86,6 +86,9 @@ func (c *Nodes) Voter(i int) quorum.Voter { return c.nodes[i].voter }
 // Cut implements Cluster.
 func (c *Nodes) Cut(i int) { c.nodes[i].link.Cut(true) }
 
+// CutAfter cuts a node off when it waits for the answer to so many bytes.
+func (c *Nodes) CutAfter(i, bytes int) { c.nodes[i].link.CutAfter(bytes) }
+
 // Heal implements Cluster.
 func (c *Nodes) Heal(i int) { c.nodes[i].link.Cut(false) }
 
