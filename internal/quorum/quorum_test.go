@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-db/holdfast/internal/quorum"
@@ -344,4 +346,56 @@ func TestLateProposal(t *testing.T) {
 			t.Errorf("node %d reads version %d, %d bytes (%v)", i, v.Version, len(v.Data), err)
 		}
 	}
+}
+
+// TestSentOnce: what may have arrived is not proposed again, even when there is
+// time and another leader.
+func TestSentOnce(t *testing.T) {
+	c := quorumtest.NewNodes(t, 3, 0, quorum.FastTimers())
+	leader := quorumtest.Leader(t, c, 0, 1, 2)
+	before := put(t, c.Register(leader), "before")
+	proposer := (leader + 1) % 3
+	if _, err := c.Register(proposer).Read(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err) // it knows the leader
+	}
+	big := bytes.Repeat([]byte("once"), 8<<10)
+	c.CutAfter(proposer, len(big))
+	done := make(chan quorum.Result, 1)
+	ctx := within(t, 20*time.Second)
+	go func() {
+		done <- c.Register(proposer).Propose(ctx, quorum.Proposal{
+			Epoch: before.Epoch, Version: before.Version, NextEpoch: before.Epoch, Data: big,
+		})
+	}()
+	quorumtest.Until(t, "the proposal holds at the leader", func() bool {
+		return c.Register(leader).Status().Value.Version == before.Version+1
+	})
+	c.Drop(proposer)
+	c.Stop(leader)
+	c.Heal(proposer)
+	if res := <-done; res.Outcome != quorum.Unknown || ctx.Err() != nil {
+		t.Errorf("the connection broke before the answer: %v, version %d (%v)", res.Outcome, res.Value.Version, res.Err)
+	}
+}
+
+// TestLostLeadership: a leader that loses the majority says at once that it does
+// not know, and does not try elsewhere what may be in its log.
+func TestLostLeadership(t *testing.T) {
+	c := quorumtest.NewNodes(t, 3, 0, quorum.DefaultTimers())
+	for range 3 { // the machine may pause between the cut and the proposal
+		leader := quorumtest.Leader(t, c, 0, 1, 2)
+		v := put(t, c.Register(leader), "x")
+		c.Cut(leader)
+		res := c.Register(leader).Propose(within(t, 5*time.Second), quorum.Proposal{
+			Epoch: v.Epoch, Version: v.Version, NextEpoch: v.Epoch, Data: []byte("y"),
+		})
+		c.Heal(leader)
+		if res.Outcome != quorum.Unknown {
+			t.Fatalf("a leader without a majority: %v", res.Outcome)
+		}
+		if errors.Is(res.Err, raft.ErrLeadershipLost) {
+			return
+		}
+	}
+	t.Error("three times, and it never said that the leadership was lost while the proposal was in its log")
 }

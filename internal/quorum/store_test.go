@@ -202,3 +202,31 @@ func TestMachine(t *testing.T) {
 		t.Error("a snapshot of a newer format was taken")
 	}
 }
+
+// TestReadAwaitsCopy: what is committed but not yet in the local copy is waited for.
+func TestReadAwaitsCopy(t *testing.T) {
+	n := alone(t, t.TempDir(), true, 0)
+	want := set(t, n, []byte("x"))
+	behind := func(index uint64) (was uint64) {
+		n.fsm.mu.Lock()
+		defer n.fsm.mu.Unlock()
+		was = n.fsm.index
+		n.fsm.index = index
+		return was
+	}
+	index := behind(0)
+	if got, err := n.lastWrite(n.raft.CommitIndex()); err != nil || got != index {
+		t.Errorf("the last write is entry %d (%v), want %d", got, err, index)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if v, err := n.readHere(ctx); err == nil {
+		t.Errorf("read %+v from a copy that lacks what is committed", v)
+	}
+	behind(index)
+	ctx, cancel = context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if v, err := n.readHere(ctx); err != nil || v.Version != want.Version {
+		t.Errorf("read %+v (%v), want %+v", v, err, want)
+	}
+}

@@ -15,6 +15,7 @@ type Link struct {
 	mu     sync.Mutex
 	cut    bool
 	after  int           // CutAfter; 0: not
+	lost   int           // how often Drop was called
 	change chan struct{} // closed and replaced when cut changes
 }
 
@@ -36,6 +37,20 @@ func (l *Link) CutAfter(bytes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.after = bytes
+}
+
+// Drop loses what arrived on the present connections while the link is cut: they
+// end when it is healed.
+func (l *Link) Drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost++
+}
+
+func (l *Link) drops() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
 }
 
 // asked tells that c is read from.
@@ -135,9 +150,13 @@ func (c *conn) Write(b []byte) (int, error) {
 
 func (c *conn) Read(b []byte) (int, error) {
 	c.link.asked(c)
+	had := c.link.drops()
 	n, err := c.Conn.Read(b)
 	for {
 		cut, change := c.link.state()
+		if c.link.drops() != had {
+			return 0, net.ErrClosed
+		}
 		if !cut || os.IsTimeout(err) {
 			return n, err
 		}

@@ -89,6 +89,9 @@ func (c *Nodes) Cut(i int) { c.nodes[i].link.Cut(true) }
 // CutAfter cuts a node off when it waits for the answer to so many bytes.
 func (c *Nodes) CutAfter(i, bytes int) { c.nodes[i].link.CutAfter(bytes) }
 
+// Drop makes a node that is cut off lose what already reached it, too.
+func (c *Nodes) Drop(i int) { c.nodes[i].link.Drop() }
+
 // Heal implements Cluster.
 func (c *Nodes) Heal(i int) { c.nodes[i].link.Cut(false) }
 
