@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -99,10 +100,28 @@ func Mount(cfg Config) (*Drive, error) {
 	return d, nil
 }
 
-// checkPaths makes the paths absolute and finds out whose the mount point is.
+// resolve makes a path absolute and follows the links in what exists of it.
+func resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	for dir, rest := path, ""; ; dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
+		real, err := filepath.EvalSymlinks(dir)
+		switch {
+		case err == nil:
+			return filepath.Join(real, rest), nil
+		case !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir):
+			return path, nil // whoever uses it says what is wrong with it
+		}
+	}
+}
+
+// checkPaths resolves the paths and finds out whose the mount point is. A disk
+// whose backing directory lies on itself would wait for itself for ever.
 func (d *Drive) checkPaths() (st syscall.Stat_t, err error) {
 	for _, p := range []*string{&d.cfg.Backing, &d.cfg.Mountpoint} {
-		if *p, err = filepath.Abs(*p); err != nil {
+		if *p, err = resolve(*p); err != nil {
 			return st, err
 		}
 	}

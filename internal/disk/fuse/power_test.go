@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -286,6 +287,12 @@ func TestRefusals(t *testing.T) {
 		"not a directory":                  func(c *daemonConfig) { c.Mountpoint = "/proc/self/exe" },
 		"which is not part of":             func(c *daemonConfig) { c.Backing, c.Mountpoint = "/proc/self", t.TempDir() },
 		"lies below the mount point":       func(c *daemonConfig) { c.Mountpoint = t.TempDir(); c.Backing = c.Mountpoint + "/b" },
+		"below the mount point": func(c *daemonConfig) { // by way of a link
+			c.Mountpoint = t.TempDir()
+			link := filepath.Join(t.TempDir(), "link")
+			must(t, os.Symlink(c.Mountpoint, link))
+			c.Backing = filepath.Join(link, "deep", "b")
+		},
 	} {
 		other := &daemon{t: t, cfg: d.cfg}
 		change(&other.cfg)
