@@ -14,6 +14,9 @@ import (
 var version = "dev"
 
 func main() {
+	// A reader that goes away must not end a run half-way: writes to it fail, and
+	// the run goes on.
+	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	code := cli.Run(ctx, cli.Env{
 		Args:    os.Args[1:],

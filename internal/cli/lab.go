@@ -99,7 +99,7 @@ func labRun(cmd *cobra.Command, env Env, name string, f labRunFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.repeat < 0 {
+	if f.repeat < 0 || f.repeat == 0 && cmd.Flags().Changed("repeat") {
 		return fmt.Errorf("--repeat %d: at least 1", f.repeat)
 	}
 	for i := range study.Experiments {
@@ -131,6 +131,18 @@ func labRun(cmd *cobra.Command, env Env, name string, f labRunFlags) error {
 }
 
 func runToEnd(cmd *cobra.Command, env Env, study *config.Study, runner *lab.Runner, f labRunFlags) error {
+	unlock, err := lab.Lock(runner.Out)
+	if err != nil {
+		return withCode(exitRefused, err)
+	}
+	defer unlock()
+	if runner.Resume != nil { // it may have been finished while nobody held the lock
+		if runner.Resume, _, err = lab.Interrupted(runner.Out); err != nil {
+			return err
+		}
+	} else if err := lab.Vacant(runner.Out); err != nil {
+		return withCode(exitRefused, err)
+	}
 	p := newProgress(env.Stderr)
 	runner.Progress = p
 	run, err := runner.Run(cmd.Context())

@@ -192,9 +192,16 @@ func labList() labLists {
 			l.Runs = append(l.Runs, listed{dir, "unreadable: " + err.Error()})
 			continue
 		}
-		l.Runs = append(l.Runs, listed{dir, fmt.Sprintf("%s, %s, %d cells, %s", run.Study, run.Started, len(run.Cells), result.Worst(run))})
+		l.Runs = append(l.Runs, listed{dir, fmt.Sprintf("%s, %s, %d cells, %s", run.Study, run.Started, len(run.Cells), state(run))})
 	}
 	return l
+}
+
+func state(run *result.Run) string {
+	if run.Finished == "" {
+		return "not finished, so far " + result.Worst(run)
+	}
+	return result.Worst(run)
 }
 
 func newLabCleanCmd(env Env) *cobra.Command {

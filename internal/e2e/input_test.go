@@ -31,6 +31,7 @@ func TestWrongInput(t *testing.T) {
 		"two studies":             {args: []string{"lab", "run", "quick", "selftest"}, code: 1},
 		"bad seed":                {args: []string{"lab", "run", "--seed", "x"}, code: 1, says: []string{"--seed"}},
 		"bad repeat":              {args: []string{"lab", "run", "--repeat", "-1"}, code: 1, says: []string{"--repeat"}},
+		"no repeat":               {args: []string{"lab", "run", "--repeat", "0"}, code: 1, says: []string{"--repeat"}},
 		"unknown command":         {args: []string{"lba"}, code: 1, says: []string{"lba"}},
 		"report without a folder": {args: []string{"lab", "report"}, code: 1, says: []string{"run folder"}},
 		"report of nothing":       {args: []string{"lab", "report", "nowhere"}, code: 1, says: []string{"nowhere"}},

@@ -179,6 +179,8 @@ func TestInterrupt(t *testing.T) {
 	needLab(t)
 	b := newBench(t)
 	s := b.start(b.study(longStudy))
+	// While it runs, its folder is nobody else's.
+	b.run("lab", "resume", "out").want(t, 4, "is being run")
 	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -369,4 +371,30 @@ func TestInterruptAnywhere(t *testing.T) {
 		t.Logf("interrupted after %s, in %d labs", after.Round(time.Millisecond), len(ids))
 		b.clean(slices.Collect(maps.Keys(ids))...)
 	}
+}
+
+// TestReaderGone: a reader of the output that goes away does not end the run.
+func TestReaderGone(t *testing.T) {
+	needLab(t)
+	b := newBench(t)
+	study := b.study(`
+study: pipe
+setups: [{setup: pg-single}]
+experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 100}]
+`)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, _, _ := b.command("lab", "run", study, "--out", "out", "--work-dir", b.work)
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = r.Close(), w.Close()
+	_ = cmd.Wait()
+	if run := b.result(); run.Finished == "" || len(run.Cells) != 1 {
+		t.Errorf("finished %q with %d cells", run.Finished, len(run.Cells))
+	}
+	b.clean()
 }

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrHoldsRun is returned for a folder that already holds a run.
@@ -35,4 +37,23 @@ func Create(dir string) error {
 		}
 	}
 	return nil
+}
+
+// ErrRunning is returned for a folder in which a run is going on.
+var ErrRunning = errors.New("is being run")
+
+// Lock makes the folder this process's own until unlock, or until it ends.
+func Lock(dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock the run folder: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s %w by another process: wait for it, or interrupt it and then resume", dir, ErrRunning)
+		}
+		return nil, fmt.Errorf("lock the run folder: %w", err)
+	}
+	return func() { _ = f.Close() }, nil
 }

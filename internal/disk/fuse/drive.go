@@ -125,7 +125,9 @@ func (d *Drive) checkPaths() (st syscall.Stat_t, err error) {
 			return st, err
 		}
 	}
-	if err := syscall.Stat(d.cfg.Mountpoint, &st); err != nil {
+	if err := syscall.Stat(d.cfg.Mountpoint, &st); errors.Is(err, syscall.ENOTCONN) {
+		return st, fmt.Errorf("mount point %[1]s: the simulated disk that was mounted there was killed: `umount %[1]s`, then start again", d.cfg.Mountpoint)
+	} else if err != nil {
 		return st, fmt.Errorf("mount point %s: %w", d.cfg.Mountpoint, err)
 	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
