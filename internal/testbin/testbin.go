@@ -38,7 +38,15 @@ var build = sync.OnceValues(func() (string, error) {
 		}
 		return path, nil
 	}
-	dir, err := os.MkdirTemp("", "holdfast-testbin-*")
+	return compile("", pkg)
+})
+
+// BuildFor builds another program of this module for the hosts of the lab, which
+// have a /tmp of their own. The file is removed when this process ends.
+func BuildFor(pkg string) (string, error) { return compile("/var/tmp", pkg) }
+
+func compile(parent, pkg string) (string, error) {
+	dir, err := os.MkdirTemp(parent, "holdfast-testbin-*")
 	if err != nil {
 		return "", err
 	}
@@ -48,14 +56,14 @@ var build = sync.OnceValues(func() (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "holdfast")
+	path := filepath.Join(dir, filepath.Base(pkg))
 	cmd := exec.CommandContext(context.Background(), "go", "build", "-o", path, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return path, nil
-})
+}
 
 // removeAfterwards has a shell remove dir when this process ends, whatever way
 // it ends: nothing runs within a test process after its last test.
