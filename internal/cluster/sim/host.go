@@ -85,6 +85,10 @@ func (n *node) deliver(ev cluster.Event) {
 	if !n.alive || n.w.broken != "" {
 		return
 	}
+	if n.hear != nil {
+		n.hear(ev)
+		return
+	}
 	w := n.w
 	w.Cover.Events[kind(ev)]++
 	if w.watch != nil {

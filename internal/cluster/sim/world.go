@@ -139,12 +139,13 @@ type node struct {
 	st        cluster.State
 	born      ms
 	disk      cluster.Disk
-	credD     int           // the credential, durably
-	deaf      ms            // until when its register's connections are cut, though the rest works
-	lateNext  bool          // its next change of S is on its way for longer than it keeps the register
-	dieNext   bool          // the agent dies right after its next proposal as the primary
-	gen       uint64        // of operations on the instance; a stop ends those under way
-	allowed   cluster.Epoch // of the last Follow
+	credD     int                 // the credential, durably
+	deaf      ms                  // until when its register's connections are cut, though the rest works
+	lateNext  bool                // its next change of S is on its way for longer than it keeps the register
+	dieNext   bool                // the agent dies right after its next proposal as the primary
+	hear      func(cluster.Event) // if set, takes events in the core's place
+	gen       uint64              // of operations on the instance; a stop ends those under way
+	allowed   cluster.Epoch       // of the last Follow
 	allowedTo int
 
 	pg     postgres

@@ -75,7 +75,7 @@ func (c *cluster) write1() {
 
 // TestSteadyState writes nothing to the log.
 func TestSteadyState(t *testing.T) {
-	c := newCluster(t, "local-nvme")
+	c := newCluster(t, "local-nvme", nil)
 	c.write1()
 	c.steady(5 * time.Second)
 	c.ledger.check(t)
@@ -84,14 +84,21 @@ func TestSteadyState(t *testing.T) {
 // TestBusyProcessors: a loop on every processor is no reason for an election.
 func TestBusyProcessors(t *testing.T) {
 	for _, s := range []struct {
-		disk        string
+		name, disk  string
+		changes     map[string]string
 		short, long time.Duration
 	}{
-		{"local-nvme", 8 * time.Second, 10 * time.Minute},
-		{"cloud-volume", 4 * time.Second, 2 * time.Minute},
+		{"local-nvme", "local-nvme", nil, 8 * time.Second, 10 * time.Minute},
+		{"cloud-volume", "cloud-volume", nil, 3 * time.Second, time.Minute},
+		{"slow", "cloud-volume", map[string]string{"flush_ms": "25"}, 3 * time.Second, time.Minute},
 	} {
-		t.Run(s.disk, func(t *testing.T) {
-			c := newCluster(t, s.disk)
+		t.Run(s.name, func(t *testing.T) {
+			c := newCluster(t, s.disk, s.changes)
+			for i, d := range c.heartbeats {
+				if wide := d > quorum.DefaultTimers().Heartbeat; wide != (s.name == "slow") {
+					t.Errorf("%s runs with a heartbeat of %s", c.hosts[i].Name(), d)
+				}
+			}
 			c.write1()
 			busy(t)
 			stalled, began := pressure(t), time.Now()

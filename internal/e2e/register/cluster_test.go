@@ -38,6 +38,8 @@ type cluster struct {
 	voters  []quorum.Voter
 	ledger  *ledger
 
+	heartbeats [3]time.Duration // as each last started with
+
 	mu        sync.Mutex
 	members   []*member // nil: not running
 	changed   chan struct{}
@@ -46,8 +48,9 @@ type cluster struct {
 	confirmed func(member int, at time.Time) // called under mu
 }
 
-// newCluster forms a cluster on disks of a kind, and waits until one leads.
-func newCluster(t *testing.T, disk string) *cluster {
+// newCluster forms a cluster on disks of a kind, with what is changed about them,
+// and waits until one leads.
+func newCluster(t *testing.T, disk string, changes map[string]string) *cluster {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("the lab takes longer than -short allows")
@@ -84,6 +87,9 @@ func newCluster(t *testing.T, disk string) *cluster {
 		t.Fatal(err)
 	}
 	for i, h := range c.hosts {
+		if err := h.(place.DiskController).SetDisk(t.Context(), changes); len(changes) > 0 && err != nil {
+			t.Fatal(err)
+		}
 		c.voters = append(c.voters, quorum.Voter{ID: uint64(i + 1), Address: h.Addr() + ":7000"})
 		id, err := ca.Issue(h.Name(), time.Now(), 24*time.Hour)
 		if err != nil {
@@ -145,7 +151,8 @@ func (c *cluster) start(i int, args ...string) {
 	go m.listen(out)
 	select {
 	case a := <-m.ready:
-		c.t.Logf("%s runs: heartbeat %s", h.Name(), a.Timers.Heartbeat)
+		c.t.Logf("%s runs: heartbeat %s", h.Name(), a.Timers.Heartbeat.Round(time.Millisecond))
+		c.heartbeats[i] = a.Timers.Heartbeat
 	case <-m.gone:
 		c.t.Fatalf("%s does not start: %v", h.Name(), m.proc.Wait())
 	case <-time.After(patience):

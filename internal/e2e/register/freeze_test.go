@@ -16,7 +16,7 @@ func TestFrozenLeader(t *testing.T) {
 	if long() {
 		rounds = 20
 	}
-	c := newCluster(t, "local-nvme")
+	c := newCluster(t, "local-nvme", nil)
 	stop := c.use()
 	var took []time.Duration
 	outcomes := map[string]int{}

@@ -32,7 +32,7 @@ func TestLeaderLosesPower(t *testing.T) {
 	if long() {
 		cuts, bound = 30, 600*time.Millisecond
 	}
-	c := newCluster(t, "local-nvme")
+	c := newCluster(t, "local-nvme", nil)
 	stop := c.use()
 	rnd := rand.New(rand.NewPCG(4, 1))
 	var took []time.Duration
@@ -66,7 +66,7 @@ func TestNothingConfirmedIsLost(t *testing.T) {
 	}
 	t.Logf("-seed %d", drawn)
 	rnd := rand.New(rand.NewPCG(drawn, 0))
-	c := newCluster(t, "local-nvme")
+	c := newCluster(t, "local-nvme", nil)
 	stop := c.use()
 	kinds := []struct {
 		name string
