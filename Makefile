@@ -48,8 +48,12 @@ bench: build ## the disk's speed against a plain file system
 sim: ## the decision core: 10,000 simulated schedules and every mutation
 	go test -count=1 -timeout 30m ./internal/cluster/sim -run 'TestSim|TestKept|TestMutations' -schedules 10000 -v
 
-soak-sim: ## a million simulated schedules (over an hour on two cores)
-	go test -count=1 -timeout 8h ./internal/cluster/sim -run TestSim -schedules 1000000 -seed 100001 -workers 2 -v
+SCHEDULES ?= 1000000
+SEED      ?= 100001
+TALLY     ?=
+soak-sim: ## a million simulated schedules (hours on two cores); in pieces: SEED=… SCHEDULES=… TALLY=FILE
+	go test -count=1 -timeout 24h ./internal/cluster/sim -run TestSim -schedules $(SCHEDULES) -seed $(SEED) -workers 2 -v \
+	  -revision $(VERSION) $(if $(TALLY),-tally $(abspath $(TALLY)))
 
 soak: deps build ## the long runs: power-off, replication-modes (about an hour)
 	@scripts/soak

@@ -115,6 +115,7 @@ var mayLook = map[string]string{
 	"cmd/holdfast":                   "hands them to the command line",
 	"internal/cli":                   "is the command line",
 	"internal/testbin":               "serves tests only",
+	"internal/e2e/register/member":   "is the program that the register's drills run",
 	"internal/lab/place/placetest":   "serves tests only",
 	"internal/disk/fuse":             "hands its environment on to fusermount3",
 	"internal/pgbench/pgtest":        "serves tests only",

@@ -52,6 +52,7 @@ const (
 	InFlightForgotten                  // a write on its way is forgotten when the register was lost meanwhile
 	StartNotStopped                    // a recruit reports although a start is under way
 	AmnesiacLeads                      // a primary that lost confirmed WAL goes on
+	OwnDiskAlways                      // the primary's own disk counts though S does not name it
 	MutationEnd
 )
 
@@ -64,6 +65,7 @@ var mutationNames = [MutationEnd]string{
 	"local-read", "voter-unchecked", "permits-durable", "bump-while-degraded", "follow-before-commit", "no-recruit",
 	"promise-not-synced", "quorum-off-by-one", "priority-first", "degrade-without-register", "return-early",
 	"restart-opens-door", "no-canary", "amnesiac-counted", "in-flight-forgotten", "start-not-stopped", "amnesiac-leads",
+	"own-disk-always",
 }
 
 func (m Mutation) String() string {

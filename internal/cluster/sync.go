@@ -162,6 +162,9 @@ func (m *machine) link(x Member) link {
 // where s names us: then our own disk holds it.
 func (m *machine) flushed(s []Member, l LSN) int {
 	n := 0
+	if m.is(OwnDiskAlways) && !slices.Contains(s, m.self()) && m.pg.End >= l {
+		n++
+	}
 	for _, x := range s {
 		if x == m.self() {
 			if m.pg.End >= l {

@@ -67,12 +67,42 @@ func (v *voting) RequestVote(id raft.ServerID, to raft.ServerAddress, q *raft.Re
 	return again(func() error { return v.NetworkTransport.RequestVote(id, to, q, r) })
 }
 
-// RequestPreVote implements raft.WithPreVote.
+// RequestPreVote implements raft.WithPreVote. A peer that still believes in the
+// leader is asked again when its own turn must have come: it may not be able to
+// win, for its log is behind, and raft would wait for an election timeout.
 func (v *voting) RequestPreVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestPreVoteRequest, r *raft.RequestPreVoteResponse) error {
 	if err := v.turn(); err != nil {
 		return err
 	}
-	return again(func() error { return v.NetworkTransport.RequestPreVote(id, to, q, r) })
+	for began := time.Now(); ; {
+		*r = raft.RequestPreVoteResponse{}
+		err := again(func() error { return v.NetworkTransport.RequestPreVote(id, to, q, r) })
+		// One that refuses for its longer log answers with our term.
+		if err != nil || r.Granted || r.Term >= q.Term || !v.mayAsk(began) {
+			return err
+		}
+	}
+}
+
+// mayAsk waits a moment, and says whether a candidate that began to ask then is
+// to ask once more. A peer hears the leader up to a fifth of the heartbeat
+// timeout later than we do.
+func (v *voting) mayAsk(began time.Time) bool {
+	n := v.node.Load()
+	if n == nil || n.timers.NoPoke {
+		return false
+	}
+	voters, err := n.Voters(n.closing)
+	if err != nil || time.Since(began) > n.timers.Heartbeat/5+time.Duration(len(voters))*pokeStep {
+		return false
+	}
+	t := time.NewTimer(pokeEvery)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-n.closing.Done():
+	}
+	return n.raft.State() == raft.Candidate
 }
 
 // again repeats f while it fails at once: a timeout is not repeated.

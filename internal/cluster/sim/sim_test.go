@@ -20,8 +20,13 @@ var (
 	workers   = flag.Int("workers", 1, "how many schedules run at a time")
 	mutant    = flag.String("mutation", "", "run with this wrong version of the core")
 	verbose   = flag.Bool("log", false, "write the log of the first failing schedule")
+	tally     = flag.String("tally", "", "a file to which this run is added as a piece of a longer one; the sum is printed")
+	revision  = flag.String("revision", "", "of the source: pieces of different ones are not added up")
 	keep      = flag.Bool("keep", false, "keep the first failing schedule, shrunk, in testdata")
 )
+
+// sayEvery is how often a long run says how far it is.
+const sayEvery = time.Minute
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(800) // much garbage, little that lives
@@ -80,12 +85,14 @@ func TestSim(t *testing.T) {
 		})
 	}
 	go func() { wg.Wait(); close(outcomes) }()
-	done, failures := 0, 0
+	done, failures, said := 0, 0, began
 	for o := range outcomes {
 		done++
 		cover.Add(o.r.Cover)
-		if done%100000 == 0 {
-			fmt.Fprintf(os.Stderr, "%d schedules in %s, %d failed\n", done, time.Since(began).Round(time.Second), failures)
+		if time.Since(said) >= sayEvery {
+			said = time.Now()
+			fmt.Fprintf(os.Stderr, "%d of %d schedules in %s, %.0f a second, %d failed, %d kinds never reached yet\n", done, n,
+				time.Since(began).Round(time.Second), float64(done)/time.Since(began).Seconds(), failures, len(cover.Missing()))
 		}
 		if o.r.Broken == "" || failures >= 10 {
 			continue
@@ -99,12 +106,19 @@ func TestSim(t *testing.T) {
 			close(stop)
 		}
 	}
-	n = done
-	took := time.Since(began)
-	t.Logf("%d schedules, %.0f a second; %d steps, %d writes acknowledged", n, float64(n)/took.Seconds(), cover.Steps, cover.Acked)
-	t.Log(cover.Report())
-	if missing := cover.Missing(); n >= 10000 && len(missing) > 0 {
-		t.Errorf("never reached in %d schedules: %v", n, missing)
+	part := piece{Revision: *revision, Seed: *firstSeed, Schedules: done, Failed: failures, Seconds: time.Since(began).Seconds(), Cover: cover}
+	t.Log(part)
+	if *tally != "" {
+		whole, err := addTally(*tally, part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("all pieces in %s: %s", *tally, whole)
+		part = whole
+	}
+	t.Log(part.Cover.Report())
+	if missing := part.Cover.Missing(); part.Schedules >= 10000 && len(missing) > 0 {
+		t.Errorf("never reached in %d schedules: %v", part.Schedules, missing)
 	}
 }
 

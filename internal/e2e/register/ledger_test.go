@@ -43,7 +43,9 @@ func (l *ledger) floor() uint64 {
 	return l.newest
 }
 
-func (l *ledger) wrongf(format string, a ...any) { l.wrong = append(l.wrong, fmt.Sprintf(format, a...)) }
+func (l *ledger) wrongf(format string, a ...any) {
+	l.wrong = append(l.wrong, fmt.Sprintf(format, a...))
+}
 
 // told notes an answer of the register to what was asked when floor was.
 func (l *ledger) told(who string, floor uint64, v quorum.Value) {
