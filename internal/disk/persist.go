@@ -16,6 +16,8 @@ const (
 	commitInterval = int64(5 * time.Second)
 	// compactAt is the journal size beyond which a snapshot replaces it.
 	compactAt = 16 << 20
+	// fewPages is up to how many dirty pages an inode keeps the room for them.
+	fewPages = 64
 )
 
 // scratch holds what a write-back needs for a moment.
@@ -62,7 +64,11 @@ func (s *Session) writeback(n *inode) error {
 		for _, idx := range sc.idx {
 			pagePool.Put(v.pages[idx])
 		}
-		clear(v.pages)
+		if len(sc.idx) > fewPages {
+			v.pages = nil // going through a map takes as long as it ever was
+		} else {
+			clear(v.pages)
+		}
 		s.dirtyBytes.Add(-PageSize * int64(len(sc.idx)))
 		s.d.stats.writebacks.Add(1)
 		s.d.stats.writebackBytes.Add(PageSize * int64(len(sc.idx)))

@@ -14,7 +14,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -154,11 +153,7 @@ func (d *Drive) mount() (disk.Dropped, error) {
 		f.cut()
 		return lost, err
 	}
-	bug := func(v any) {
-		d.cfg.Log.Error("bug in the simulated disk, cutting its power", "panic", v, "stack", string(debug.Stack()))
-		f.cut()
-	}
-	d.transport = serve(fd, f, f.slow, bug, func() { d.unmounted(f) })
+	d.transport = serve(fd, f, func() { d.unmounted(f) })
 	d.fs.Store(f)
 	// The first call goes through once the kernel and we agree on the protocol.
 	var st syscall.Statfs_t

@@ -1,8 +1,8 @@
 package fuse
 
 import (
-	"encoding/binary"
 	"errors"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -35,6 +35,12 @@ func newFileSystem(d *Drive, s *disk.Session) *fileSystem {
 		d:             d, s: s, base: d.disk.InodeBase(),
 		lane: lane{batches: &d.batches}, dead: make(chan struct{}),
 	}
+}
+
+// bug is called when a request panicked: such a disk is not to be trusted.
+func (f *fileSystem) bug(v any) {
+	f.d.cfg.Log.Error("bug in the simulated disk, cutting its power", "panic", v, "stack", string(debug.Stack()))
+	f.cut()
 }
 
 // cut ends the session: what waits is woken and fails, as does all that comes.
@@ -242,13 +248,22 @@ func (f *fileSystem) Read(_ <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gof
 }
 
 func (f *fileSystem) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
-	if err := f.s.Write(in.NodeId, data, int64(in.Offset), now()); err != nil {
-		return 0, status(err)
+	st := f.write(in.NodeId, data, int64(in.Offset), in.Flags)
+	if st != gofuse.OK {
+		return 0, st
 	}
-	if in.Flags&syscall.O_DIRECT != 0 && !f.delay(func(t *disk.Timing) disk.Latency { return t.Write }) {
-		return 0, gofuse.EIO
+	return uint32(len(data)), st
+}
+
+// write puts data at off; flags are those of the open file.
+func (f *fileSystem) write(node uint64, data []byte, off int64, flags uint32) gofuse.Status {
+	if err := f.s.Write(node, data, off, now()); err != nil {
+		return status(err)
 	}
-	return uint32(len(data)), gofuse.OK
+	if flags&syscall.O_DIRECT != 0 && !f.delay(func(t *disk.Timing) disk.Latency { return t.Write }) {
+		return gofuse.EIO
+	}
+	return gofuse.OK
 }
 
 // delay waits as long as the disk takes. It returns false after a cut.
@@ -260,6 +275,15 @@ func (f *fileSystem) delay(which func(*disk.Timing) disk.Latency) bool {
 }
 
 func (f *fileSystem) Fsync(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	return f.fsync(in.NodeId, in.FsyncFlags)
+}
+
+func (f *fileSystem) FsyncDir(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	return f.fsync(in.NodeId, in.FsyncFlags)
+}
+
+// fsync waits for a flush, then makes a file or directory durable.
+func (f *fileSystem) fsync(node uint64, flags uint32) gofuse.Status {
 	began := time.Now()
 	flush := func(t *disk.Timing) disk.Latency { return t.Flush }
 	if f.d.timing.Load().Flush.Median > 0 {
@@ -270,15 +294,11 @@ func (f *fileSystem) Fsync(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status 
 		f.d.batches.Add(1)
 	}
 	const dataSync = 1
-	if err := f.s.Fsync(in.NodeId, in.FsyncFlags&dataSync != 0); err != nil {
+	if err := f.s.Fsync(node, flags&dataSync != 0); err != nil {
 		return status(err)
 	}
 	f.d.flushes.Add(time.Since(began))
 	return gofuse.OK
-}
-
-func (f *fileSystem) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
-	return f.Fsync(cancel, in)
 }
 
 func (f *fileSystem) Fallocate(_ <-chan struct{}, in *gofuse.FallocateIn) gofuse.Status {
@@ -298,34 +318,4 @@ func (f *fileSystem) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.S
 	out.Files, out.Ffree = st.Files, st.Ffree
 	out.NameLen = 255
 	return gofuse.OK
-}
-
-// Opcodes and places within a request of the FUSE protocol.
-const (
-	opRead, opWrite, opFsync, opFallocate, opFsyncDir = 15, 16, 20, 43, 30
-
-	atOpcode, atNode, atSize, atFlags, requestSize = 4, 16, 56, 72, 80
-)
-
-// quickPages bounds what is read, written or written back while others wait.
-const quickPages = 32
-
-// slow says whether a request may take so long that others must not wait for it.
-func (f *fileSystem) slow(in []byte) bool {
-	if len(in) < atNode+8 {
-		return false
-	}
-	t := f.d.timing.Load()
-	switch node := binary.NativeEndian.Uint64(in[atNode:]); binary.NativeEndian.Uint32(in[atOpcode:]) {
-	case opFsync, opFsyncDir:
-		return t.Flush.Median > 0 || f.s.DirtyPages(node) > quickPages
-	case opRead:
-		return t.Read.Median > 0 || len(in) < requestSize || binary.NativeEndian.Uint32(in[atSize:]) > quickPages*disk.PageSize
-	case opWrite:
-		direct := len(in) >= requestSize && binary.NativeEndian.Uint32(in[atFlags:])&syscall.O_DIRECT != 0
-		return len(in) > quickPages*disk.PageSize || f.s.Full() || direct && t.Write.Median > 0
-	case opFallocate:
-		return true
-	}
-	return false
 }

@@ -1,7 +1,6 @@
 package fuse
 
 import (
-	"encoding/binary"
 	"io"
 	"log"
 	"runtime"
@@ -33,7 +32,7 @@ const (
 type transport struct {
 	fd      int
 	proto   *gofuse.ProtocolServer
-	slow    func(request []byte) bool
+	fs      *fileSystem
 	lead    chan struct{} // holds a token when nobody leads
 	waiting atomic.Int32  // readers that wait to lead
 	pool    sync.Pool     // of *buffers
@@ -66,11 +65,10 @@ func mountOptions(panicked func(any)) *gofuse.MountOptions {
 }
 
 // serve begins to answer the requests that come from fd, which it closes in the
-// end. slow says whether others must not wait for a request's end. ended is
-// called when the mount is gone.
-func serve(fd int, fs gofuse.RawFileSystem, slow func([]byte) bool, panicked func(any), ended func()) *transport {
+// end. ended is called when the mount is gone.
+func serve(fd int, fs *fileSystem, ended func()) *transport {
 	t := &transport{
-		fd: fd, proto: gofuse.NewProtocolServer(fs, mountOptions(panicked)), slow: slow,
+		fd: fd, proto: gofuse.NewProtocolServer(fs, mountOptions(fs.bug)), fs: fs,
 		lead: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	t.pool.New = func() any { return new(buffers) }
@@ -129,7 +127,7 @@ func (t *transport) leadUntilSlow(b *buffers) int {
 		default: // ENODEV: unmounted
 			return -1
 		}
-		if t.slow(b.in[:n]) {
+		if t.fs.slow(b.in[:n]) {
 			return n
 		}
 		t.answer(b.in[:n], b.out[:])
@@ -142,14 +140,15 @@ func (t *transport) leadUntilSlow(b *buffers) int {
 
 // answer handles one request.
 func (t *transport) answer(in, out []byte) {
-	const header = 16
-	n, st := t.proto.HandleRequest([][]byte{in}, [][]byte{out})
-	if n == 0 && st != gofuse.OK && len(in) >= header {
-		// It could not be parsed, but its sender waits.
-		n = header
-		binary.NativeEndian.PutUint32(out[0:], header)
-		binary.NativeEndian.PutUint32(out[4:], uint32(-int32(st)))
-		copy(out[8:16], in[8:16])
+	n := t.fs.hot(in, out)
+	if n == 0 {
+		var st gofuse.Status
+		n, st = t.proto.HandleRequest([][]byte{in}, [][]byte{out})
+		if n == 0 && st != gofuse.OK && len(in) >= headerSize {
+			// It could not be parsed, but its sender waits.
+			n = replySize
+			reply(in, out, n, st)
+		}
 	}
 	if n == 0 {
 		return
