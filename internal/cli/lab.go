@@ -89,7 +89,7 @@ func loadStudy(name string) (*config.Study, error) {
 		return nil, err
 	}
 	if err := lab.Check(s); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, err
 	}
 	return s, nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,42 +97,74 @@ func printRecheck(env Env, again []lab.Rechecked) error {
 	w := tabwriter.NewWriter(env.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "cell\thistory\tthen\tnow\tacked\tlost\t")
 	for _, r := range again {
-		note := ""
-		if r.Differs != "" {
+		note, acked, lost := "", "–", "–"
+		switch {
+		case r.Damaged != "":
+			note = "DAMAGED: " + r.Damaged
+		case r.Differs != "":
 			note = "DIFFERS: " + r.Differs
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f\t%.0f\t%s\n", r.Cell, r.History, r.Then, r.Now, r.Metrics["acked"], r.Metrics["lost"], note)
+		if r.Metrics != nil {
+			acked, lost = fmt.Sprintf("%.0f", r.Metrics["acked"]), fmt.Sprintf("%.0f", r.Metrics["lost"])
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Cell, cmp.Or(r.History, "–"), cmp.Or(r.Then, "–"), cmp.Or(r.Now, "–"), acked, lost, note)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(env.Stdout, "%d cells checked again\n", len(again))
+	_, err := fmt.Fprintf(env.Stdout, "%d cells checked again\n", histories(again))
 	return err
 }
 
 // recheckError is the exit of a recheck: evidence that cannot be read, or that
 // says something else than before, leaves the verdict unknown.
 func recheckError(run *result.Run, again []lab.Rechecked) error {
-	if len(again) == 0 {
-		return infraError(errors.New("no cell of this run has a history to check again"))
-	}
+	var bad []string
 	for _, r := range again {
-		if r.Differs != "" {
-			return infraError(fmt.Errorf("%s: %s", r.History, r.Differs))
+		if said := cmp.Or(r.Damaged, r.Differs); said != "" {
+			bad = append(bad, cmp.Or(r.History, r.Cell)+": "+said)
 		}
 	}
+	switch {
+	case len(bad) == 1:
+		return infraError(errors.New(bad[0]))
+	case len(bad) > 1:
+		return infraError(fmt.Errorf("%s (and %d more)", bad[0], len(bad)-1))
+	case histories(again) == 0:
+		return infraError(errors.New("no cell of this run has a history to check again"))
+	}
 	return verdictError(run)
+}
+
+// histories counts what was judged from a history.
+func histories(again []lab.Rechecked) int {
+	n := 0
+	for _, r := range again {
+		if r.History != "" {
+			n++
+		}
+	}
+	return n
 }
 
 func newLabListCmd(env Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List studies, setups, experiments, disks, and the runs in holdfast-runs",
-		Example: "  holdfast lab list --json",
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			l := labList()
+		Use:     "list [DIR]",
+		Short:   "List studies, setups, experiments, disks, and the runs in DIR (holdfast-runs)",
+		Example: "  holdfast lab list\n  holdfast lab list /srv/runs --json",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			dir := "holdfast-runs"
+			if len(args) == 1 {
+				dir = args[0]
+				if s, err := os.Stat(dir); err != nil {
+					return fmt.Errorf("list runs: %w", err)
+				} else if !s.IsDir() {
+					return fmt.Errorf("list runs: %s is no directory", dir)
+				}
+			}
+			l := labList(dir)
 			if asJSON {
 				return infraError(json.NewEncoder(env.Stdout).Encode(l))
 			}
@@ -139,7 +172,7 @@ func newLabListCmd(env Env) *cobra.Command {
 			for _, s := range []struct {
 				title string
 				items []listed
-			}{{"Studies", l.Studies}, {"Setups", l.Setups}, {"Experiments", l.Experiments}, {"Disks", l.Disks}, {"Runs", l.Runs}} {
+			}{{"Studies", l.Studies}, {"Setups", l.Setups}, {"Experiments", l.Experiments}, {"Disks", l.Disks}, {"Runs in " + dir, l.Runs}} {
 				if len(s.items) == 0 {
 					continue
 				}
@@ -147,6 +180,9 @@ func newLabListCmd(env Env) *cobra.Command {
 				for _, i := range s.items {
 					fmt.Fprintf(w, "  %s\t%s\n", i.Name, i.About)
 				}
+			}
+			if len(l.Runs) == 0 {
+				fmt.Fprintf(w, "No runs in %s (a folder of run folders; give another one as the argument)\n", dir)
 			}
 			return infraError(w.Flush())
 		},
@@ -168,7 +204,7 @@ type labLists struct {
 	Runs        []listed `json:"runs,omitempty"`
 }
 
-func labList() labLists {
+func labList(dir string) labLists {
 	var l labLists
 	for _, n := range lab.Builtins() {
 		if s, err := loadStudy(n); err == nil {
@@ -184,7 +220,10 @@ func labList() labLists {
 	for _, d := range disk.NamedDisks() {
 		l.Disks = append(l.Disks, listed{d.Name, d.About})
 	}
-	runs, _ := filepath.Glob(filepath.Join("holdfast-runs", "*", "run.json"))
+	runs, _ := filepath.Glob(filepath.Join(dir, "*", "run.json"))
+	if _, err := os.Stat(filepath.Join(dir, "run.json")); err == nil { // a run itself
+		runs = append(runs, filepath.Join(dir, "run.json"))
+	}
 	for _, r := range runs {
 		dir := filepath.Dir(r)
 		run, err := result.Read(dir)

@@ -21,6 +21,8 @@ type Study struct {
 	Place       string       `yaml:"place"` // "local"
 	Setups      []Setup      `yaml:"setups"`
 	Experiments []Experiment `yaml:"experiments"`
+
+	source *source // what it was read from, nil if it was not
 }
 
 // Setup is a database topology on a named disk.
@@ -29,6 +31,8 @@ type Setup struct {
 	Disk   string `yaml:"disk"`   // default local-nvme
 	Volume string `yaml:"volume"` // host-bound (default) or instance
 	Crash  string `yaml:"crash"`  // what a power cut leaves of unflushed data: lose-all (default) or random-sectors
+	AA     bool   `yaml:"aa"`     // deploy it twice, for commit: the noise floor comes from such pairs
+	Twin   bool   `yaml:"-"`      // the second of an A/A pair; set by the planner
 }
 
 // Experiment is a measurement or a fault with its load.
@@ -44,6 +48,8 @@ type Experiment struct {
 	Protocol string  `yaml:"protocol"` // commit: simple (default), extended or prepared
 	Scale    int     `yaml:"scale"`    // commit: pgbench's scale factor
 	Via      string  `yaml:"via"`      // commit: socket (default), or tcp from a host of its own
+
+	FlushTimes []float64 `yaml:"flush_times"` // commit: the primary's flushes take so many times as long as the disk's; one group each; default 1
 
 	After   float64 `yaml:"after"`   // faults: seconds of load after the first write came back
 	Writers int     `yaml:"writers"` // faults: writers of the driver
@@ -85,9 +91,14 @@ func ParseStudy(file string, data []byte) (*Study, error) {
 	if err := dec.Decode(&extra); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: more than one YAML document; a study is one", file)
 	}
+	src, err := parseSource(file, data)
+	if err != nil {
+		return nil, err
+	}
+	s.source = src
 	s.defaults()
 	if err := s.validate(); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return nil, src.place(err)
 	}
 	return &s, nil
 }
@@ -114,6 +125,9 @@ func (s *Study) defaults() {
 		if len(e.Clients) == 0 {
 			e.Clients = []int{1}
 		}
+		if len(e.FlushTimes) == 0 {
+			e.FlushTimes = []float64{1}
+		}
 		if len(e.LagMs) == 0 {
 			e.LagMs = []int{0}
 		}
@@ -139,26 +153,33 @@ func (e *Experiment) faultDefaults() {
 }
 
 func (e *Experiment) validateFault() error {
-	for _, n := range e.Standbys {
-		if err := within("standbys", float64(n), 1, 2); err != nil {
-			return err
-		}
+	var errs []error
+	for i, n := range e.Standbys {
+		errs = append(errs, within(item("standbys", i), float64(n), 1, 2))
 	}
-	for _, w := range e.Ways {
-		if err := oneOf("ways", w, "both", "from-primary", "to-primary"); err != nil {
-			return err
-		}
+	for i, w := range e.Ways {
+		errs = append(errs, oneOf(item("ways", i), w, "both", "from-primary", "to-primary"))
 	}
-	for _, o := range e.Order {
-		if err := oneOf("order", o, "stalest-first", "seeded"); err != nil {
-			return err
-		}
+	for i, o := range e.Order {
+		errs = append(errs, oneOf(item("order", i), o, "stalest-first", "seeded"))
 	}
-	return errors.Join(
+	return first(append(errs,
 		within("hold", e.Hold, 0.1, 3600),
 		within("repeat_in_load", float64(e.RepeatInLoad), 1, 1000),
 		within("reads", e.Reads, 0, 0.9),
-	)
+	)...)
+}
+
+func item(key string, i int) string { return fmt.Sprintf("%s[%d]", key, i) }
+
+// first is the first error there is: one that is placed says enough.
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func setDefault[T comparable](p *T, v T) {
@@ -173,9 +194,9 @@ func (s *Study) validate() error {
 	case s.Name == "":
 		return errors.New("`study:` is missing: give the study a name")
 	case strings.ContainsAny(s.Name, "/\\\x00 \t\n"):
-		return fmt.Errorf("study %q: a name has no slash and no space, since the run folder is named after it", s.Name)
+		return at("study", fmt.Errorf("%q: a name has no slash and no space, since the run folder is named after it", s.Name))
 	case s.Place != "local":
-		return fmt.Errorf("place %q: the only place is `local`", s.Place)
+		return at("place", fmt.Errorf("%q: the only place is `local`", s.Place))
 	case len(s.Setups) == 0:
 		return errors.New("`setups:` is missing: name at least one, such as `- setup: pg-single`")
 	case len(s.Experiments) == 0:
@@ -183,24 +204,32 @@ func (s *Study) validate() error {
 	}
 	seen := map[Setup]bool{}
 	for i, p := range s.Setups {
-		if p.Setup == "" {
-			return fmt.Errorf("setups[%d]: `setup:` is missing", i)
+		if err := p.validate(); err != nil {
+			return at(item("setups", i), err)
 		}
+		p.AA = false
 		if seen[p] {
-			return fmt.Errorf("setups[%d]: %s on %s is there twice", i, p.Setup, p.Disk)
+			return at(item("setups", i), fmt.Errorf("%s on %s is there twice; for a pair of equal cells say `aa: true`", p.Setup, p.Disk))
 		}
 		seen[p] = true
-		if err := oneOf("volume", p.Volume, "host-bound", "instance"); err != nil {
-			return fmt.Errorf("setup %s: %w", p.Setup, err)
-		}
-		if err := oneOf("crash", p.Crash, "lose-all", "random-sectors"); err != nil {
-			return fmt.Errorf("setup %s: %w (the lying disk is the setup pg-lying-disk)", p.Setup, err)
-		}
 	}
 	for i := range s.Experiments {
 		if err := s.validateExperiment(&s.Experiments[i]); err != nil {
-			return fmt.Errorf("experiments[%d] (%s): %w", i, s.Experiments[i].Experiment, err)
+			return at(item("experiments", i), err)
 		}
+	}
+	return nil
+}
+
+func (p *Setup) validate() error {
+	if p.Setup == "" {
+		return errors.New("`setup:` is missing")
+	}
+	if err := oneOf("volume", p.Volume, "host-bound", "instance"); err != nil {
+		return err
+	}
+	if err := oneOf("crash", p.Crash, "lose-all", "random-sectors"); err != nil {
+		return at("crash", errors.New(err.Error()+" (the lying disk is the setup pg-lying-disk)"))
 	}
 	return nil
 }
@@ -209,27 +238,27 @@ func (s *Study) validateExperiment(e *Experiment) error {
 	if e.Experiment == "" {
 		return errors.New("`experiment:` is missing")
 	}
-	for _, c := range e.Clients {
-		if err := within("clients", float64(c), 1, maxClients); err != nil {
-			return err
-		}
+	var errs []error
+	for i, c := range e.Clients {
+		errs = append(errs, within(item("clients", i), float64(c), 1, maxClients))
 	}
-	for _, l := range e.LagMs {
-		if err := within("lag_ms", float64(l), 0, maxLagMs); err != nil {
-			return err
-		}
+	for i, f := range e.FlushTimes {
+		errs = append(errs, within(item("flush_times", i), f, 0.1, 100))
 	}
-	for _, n := range e.Setups {
+	for i, l := range e.LagMs {
+		errs = append(errs, within(item("lag_ms", i), float64(l), 0, maxLagMs))
+	}
+	for i, n := range e.Setups {
 		if !slices.ContainsFunc(s.Setups, func(p Setup) bool { return p.Setup == n }) {
-			return fmt.Errorf("setup %q is not among the study's setups", n)
+			errs = append(errs, at(item("setups", i), fmt.Errorf("%q is not among the study's setups", n)))
 		}
 	}
-	for _, n := range e.Disks {
+	for i, n := range e.Disks {
 		if !slices.ContainsFunc(s.Setups, func(p Setup) bool { return p.Disk == n }) {
-			return fmt.Errorf("no setup of the study is on disk %q", n)
+			errs = append(errs, at(item("disks", i), fmt.Errorf("no setup of the study is on disk %q", n)))
 		}
 	}
-	return errors.Join(
+	return first(append(errs,
 		e.validateFault(),
 		within("repeat", float64(e.Repeat), 1, maxRepeat),
 		within("seconds", e.Seconds, 0, maxSeconds),
@@ -241,19 +270,20 @@ func (s *Study) validateExperiment(e *Experiment) error {
 		oneOf("workload", e.Workload, "simple-update", "tpcb-like"),
 		oneOf("via", e.Via, "socket", "tcp"),
 		oneOf("protocol", e.Protocol, "simple", "extended", "prepared"),
-	)
+	)...)
 }
 
+// within and oneOf return an error at the key of that name.
 func within(name string, v, lo, hi float64) error {
 	if math.IsNaN(v) || v < lo || v > hi {
-		return fmt.Errorf("%s: %g is not between %g and %g", name, v, lo, hi)
+		return at(name, fmt.Errorf("%g is not between %g and %g", v, lo, hi))
 	}
 	return nil
 }
 
 func oneOf(name, v string, allowed ...string) error {
 	if !slices.Contains(allowed, v) {
-		return fmt.Errorf("%s: %q is none of %s", name, v, strings.Join(allowed, ", "))
+		return at(name, fmt.Errorf("%q is none of %s", v, strings.Join(allowed, ", ")))
 	}
 	return nil
 }

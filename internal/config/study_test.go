@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -49,6 +50,11 @@ func TestParseStudyErrors(t *testing.T) {
 		"reads only":                        {good + "    reads: 1\n", "reads"},
 		"never in a load":                   {good + "    repeat_in_load: -1\n", "repeat_in_load"},
 		"slash in the name":                 {strings.Replace(good, "mine", "../mine", 1), "slash"},
+		"out of range is placed":            {strings.Replace(good, "repeat: 3", "repeat: 99999", 1), "[9:13] experiments[0].repeat: 99999 is not between"},
+		"an item of a list is placed":       {strings.Replace(good, "1500", "-1", 1), "[11:17] experiments[0].lag_ms[1]: -1"},
+		"a filter is placed":                {good + "    disks: [floppy]\n", "[12:13] experiments[0].disks[0]"},
+		"what is left out is placed":        {"study: x\nsetups: [{setup: pg-single}]\nexperiments:\n  - repeat: 2\n", "[4:5] experiments[0]: `experiment:` is missing"},
+		"flush of no time":                  {good + "    flush_times: [0]\n", "flush_times[0]"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -57,6 +63,34 @@ func TestParseStudyErrors(t *testing.T) {
 				t.Fatalf("want an error of f.yaml with %q, have: %v", c.want, err)
 			}
 		})
+	}
+}
+
+// TestUnused: what a study says and an experiment does not use is refused, and
+// a study that was kept can be read again.
+func TestUnused(t *testing.T) {
+	s, err := ParseStudy("f.yaml", []byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := []string{"experiment", "repeat", "seconds"}
+	if err := s.Unused(0, used); err == nil || !strings.HasPrefix(err.Error(), "f.yaml: [11:13] experiments[0].lag_ms: ") {
+		t.Errorf("an unused key: %v", err)
+	}
+	var b strings.Builder
+	if err := s.Encode(&b, func(string) []string { return append(used, "lag_ms") }); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ParseStudy("kept.yaml", []byte(b.String()))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, b.String())
+	}
+	if err := again.Unused(0, append(used, "lag_ms")); err != nil {
+		t.Error(err)
+	}
+	again.source, s.source = nil, nil
+	if !reflect.DeepEqual(s, again) {
+		t.Errorf("%+v is kept as %+v", s, again)
 	}
 }
 

@@ -28,11 +28,13 @@ type bench struct {
 	bin  string
 	work string
 	env  []string
+
+	deadline time.Duration // of one command
 }
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{t: t, dir: t.TempDir()}
+	b := &bench{t: t, dir: t.TempDir(), deadline: deadline}
 	b.bin, b.work = filepath.Join(b.dir, "holdfast"), filepath.Join(b.dir, "work")
 	data, err := os.ReadFile(testbin.Build(t))
 	if err != nil {
@@ -64,10 +66,13 @@ type outcome struct {
 	stdout, stderr string
 }
 
-const deadline = 4 * time.Minute
+const (
+	deadline     = 4 * time.Minute
+	longDeadline = 45 * time.Minute
+)
 
 func (b *bench) command(args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), b.deadline)
 	b.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, b.bin, args...)
 	cmd.Dir, cmd.Env = b.dir, b.env

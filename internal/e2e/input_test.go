@@ -35,6 +35,7 @@ func TestWrongInput(t *testing.T) {
 		"unknown command":         {args: []string{"lba"}, code: 1, says: []string{"lba"}},
 		"report without a folder": {args: []string{"lab", "report"}, code: 1, says: []string{"run folder"}},
 		"report of nothing":       {args: []string{"lab", "report", "nowhere"}, code: 1, says: []string{"nowhere"}},
+		"list of no folder":       {args: []string{"lab", "list", "nowhere"}, code: 1, says: []string{"nowhere"}},
 		"recheck of nothing":      {args: []string{"lab", "recheck", "nowhere"}, code: 1, says: []string{"nowhere"}},
 		"measure without a path":  {args: []string{"measure", "disk"}, code: 1, says: []string{"directory"}},
 		"measure a file":          {args: []string{"measure", "disk", "holdfast"}, code: 1, says: []string{"holdfast"}},
@@ -106,7 +107,7 @@ func TestTruncatedHistory(t *testing.T) {
 	b.labRun(b.study(`
 study: tiny
 setups: [{setup: pg-single}]
-experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 100}]
+experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 100, repeat: 2}]
 `)).want(t, 0)
 	run := b.result()
 	name := filepath.Join(b.dir, "out", run.Cells[0].History)
@@ -122,7 +123,12 @@ experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 100}]
 		if err := os.WriteFile(name, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		b.run("lab", "recheck", "out").want(t, 2, what, run.Cells[0].History)
+		o := b.run("lab", "recheck", "out")
+		o.want(t, 2, what, run.Cells[0].History)
+		// The other one is judged all the same.
+		if !strings.Contains(o.stdout, "DAMAGED") || !strings.Contains(o.stdout, run.Cells[1].History) {
+			t.Errorf("after a history that is %s, recheck says\n%s", what, o.stdout)
+		}
 	}
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
@@ -137,5 +143,11 @@ experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 100}]
 		t.Fatal(err)
 	}
 	b.run("lab", "recheck", "out").want(t, 2, "lost was 3 and is 0")
+	run.Cells[0].Metrics["lost"] = 0
+	run.Summary[0].Sentence = "Nothing was ever lost."
+	if err := result.Write(filepath.Join(b.dir, "out"), run); err != nil {
+		t.Fatal(err)
+	}
+	b.run("lab", "recheck", "out").want(t, 2, "the run's summary: it does not follow from the cells")
 	b.clean()
 }

@@ -322,6 +322,25 @@ experiments: [{experiment: power-off, seconds: 1, after: 1, rate: 200, repeat: 3
 	}
 	s.wait().want(t, 130, "holdfast lab resume out")
 	had := len(b.result().Cells)
+	list := b.run("lab", "list", ".")
+	list.want(t, 0)
+	if !strings.Contains(list.stdout, "Runs in .") || !strings.Contains(list.stdout, "not finished, so far") {
+		t.Errorf("lab list . says\n%s", list.stdout)
+	}
+	// Cells of two studies must not become one run.
+	kept := filepath.Join(b.dir, "out", "study.yaml")
+	study, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := strings.Replace(string(study), "rate: 200", "rate: 300", 1)
+	if err := os.WriteFile(kept, []byte(edited), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.run("lab", "resume", "out").want(t, 1, "study.yaml was edited")
+	if err := os.WriteFile(kept, study, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	b.run("lab", "resume", "out", "--work-dir", b.work).want(t, 0)
 	run := b.result()
 	if len(run.Cells) != 3 || had == 0 || had == 3 || len(run.Resumed) != 1 || run.Finished == "" {

@@ -1,6 +1,8 @@
 package lab
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -13,56 +15,141 @@ const confidence = 0.95
 // compared are the metrics whose ratios between groups are worth printing.
 var compared = []string{"latency_mean_ms", "tps"}
 
+// pairedExperiment is the one whose groups are set beside each other by ratios.
+const pairedExperiment = "commit"
+
 // Conclude fills in what follows from the cells: noise, comparisons, summary.
 // It may be called again when there are more cells.
 func Conclude(run *result.Run) {
 	run.Noise, run.Comparisons = nil, nil
 	groups := result.Groups(run)
 	for _, metric := range compared {
-		compare(run, groups, "commit", metric)
+		compare(run, groups, metric)
 	}
 	run.Summary = result.Summarise(run)
 }
 
-// compare sets groups of one experiment that differ in setup or disk only
-// beside each other: each against the next slower one, and all against the
-// reference, pg-any1 on local-nvme, if it ran.
-func compare(run *result.Run, groups []result.Group, experiment, metric string) {
+// compare sets groups that differ in setup or disk only beside each other: each
+// against the next slower one, all against the reference, pg-any1 on local-nvme,
+// if it ran, and what was slowed down on purpose against what was not. A/A pairs
+// come first.
+func compare(run *result.Run, groups []result.Group, metric string) {
+	with := make([]result.Group, 0, len(groups))
+	for _, g := range groups {
+		if g.Experiment == pairedExperiment && len(g.Values(metric)) > 0 {
+			with = append(with, g)
+		}
+	}
+	pairs := twins(with)
+	noise := floor(pairs, with, metric)
+	if !math.IsInf(noise.HalfWidth, 0) && !math.IsNaN(noise.HalfWidth) {
+		run.Noise = append(run.Noise, noise)
+	}
+	for i, p := range pairs {
+		// A pair is not held against the noise that it made itself.
+		others, used := stats.NoisePairs(confidence, series(slices.Concat(pairs[:i], pairs[i+1:]), metric)...)
+		if used == 0 {
+			others = 0
+		}
+		run.Comparisons = append(run.Comparisons, ratio(run.Seed, p.b, p.a, metric, others, result.Conditions(p.a.Params))...)
+	}
 	byParams := map[string][]result.Group{}
 	var order []string
-	var noise [][]float64
-	for _, g := range groups {
-		if g.Experiment != experiment || len(g.Values(metric)) == 0 {
+	for _, g := range with {
+		if isTwin(g) {
 			continue
 		}
-		noise = append(noise, g.Values(metric))
 		k := result.Conditions(g.Params)
 		if byParams[k] == nil {
 			order = append(order, k)
 		}
 		byParams[k] = append(byParams[k], g)
 	}
-	half := stats.NoiseRepeats(confidence, noise...)
-	if !math.IsInf(half, 0) && !math.IsNaN(half) {
-		run.Noise = append(run.Noise, result.Noise{Experiment: experiment, Metric: metric, HalfWidth: half})
-	}
 	for _, k := range order {
 		gs := byParams[k]
 		slices.SortStableFunc(gs, func(a, b result.Group) int {
-			return int(math.Copysign(1, stats.GeoMean(a.Values(metric))-stats.GeoMean(b.Values(metric))))
+			return cmp.Compare(stats.GeoMean(a.Values(metric)), stats.GeoMean(b.Values(metric)))
 		})
 		for i, a := range gs {
 			for j, b := range gs[:i] {
-				if j == i-1 || isReference(a) || isReference(b) {
-					run.Comparisons = append(run.Comparisons, ratio(run.Seed, a, b, metric, half, k)...)
+				switch {
+				case planted(a, b):
+					run.Comparisons = append(run.Comparisons, ratio(run.Seed, a, b, metric, noise.HalfWidth, k)...)
+				case planted(b, a):
+					run.Comparisons = append(run.Comparisons, ratio(run.Seed, b, a, metric, noise.HalfWidth, k)...)
+				case j == i-1 || isReference(a) || isReference(b):
+					run.Comparisons = append(run.Comparisons, ratio(run.Seed, a, b, metric, noise.HalfWidth, k)...)
 				}
 			}
 		}
 	}
 }
 
+// pair is a group and its A/A twin.
+type pair struct{ a, b result.Group }
+
+func twins(groups []result.Group) []pair {
+	firsts := map[string]result.Group{}
+	for _, g := range groups {
+		if !isTwin(g) {
+			firsts[result.Key(g.Cells[0])] = g
+		}
+	}
+	var ps []pair
+	for _, g := range groups {
+		if !isTwin(g) {
+			continue
+		}
+		if first, ok := firsts[without(g, "twin")]; ok {
+			ps = append(ps, pair{first, g})
+		}
+	}
+	return ps
+}
+
+func isTwin(g result.Group) bool { return g.Params["twin"] == true }
+
+// planted says whether a is b, slowed down on purpose.
+func planted(a, b result.Group) bool {
+	_, slowed := a.Params["flush_times"]
+	return slowed && without(a, "flush_times") == result.Key(b.Cells[0])
+}
+
+// without is the key of a group that lacks one param and is else the same.
+func without(g result.Group, param string) string {
+	c := *g.Cells[0]
+	c.Params = maps.Clone(c.Params)
+	delete(c.Params, param)
+	return result.Key(&c)
+}
+
+// floor is the noise of a metric: from A/A pairs where there are any, or else
+// from the repeats of equal cells, which know nothing of what differs between
+// two deployments of one setup.
+func floor(pairs []pair, groups []result.Group, metric string) result.Noise {
+	n := result.Noise{Experiment: pairedExperiment, Metric: metric}
+	if n.HalfWidth, n.Pairs = stats.NoisePairs(confidence, series(pairs, metric)...); n.Pairs > 0 {
+		return n
+	}
+	values := make([][]float64, len(groups))
+	for i, g := range groups {
+		values[i] = g.Values(metric)
+	}
+	n.HalfWidth = stats.NoiseRepeats(confidence, values...)
+	return n
+}
+
+func series(pairs []pair, metric string) []stats.Pair {
+	ps := make([]stats.Pair, len(pairs))
+	for i, p := range pairs {
+		ps[i].B, ps[i].A = paired(p.b, p.a, metric)
+	}
+	return ps
+}
+
 func isReference(g result.Group) bool {
-	return g.Setup == "pg-any1" && g.Params["disk"] == "local-nvme"
+	_, slowed := g.Params["flush_times"]
+	return g.Setup == "pg-any1" && g.Params["disk"] == "local-nvme" && !slowed
 }
 
 // ratio is a over b by blocks: what a block's cells have in common cancels.

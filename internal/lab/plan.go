@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/config"
@@ -31,7 +32,11 @@ type planned struct {
 }
 
 func (p planned) String() string {
-	return fmt.Sprintf("%s on %s: %s%s #%d", p.setup.Setup, p.setup.Disk, p.experiment.Name(), p.params.Label(), p.repetition)
+	disk := p.setup.Disk
+	if p.setup.Twin {
+		disk += ", A/A twin"
+	}
+	return fmt.Sprintf("%s on %s: %s%s #%d", p.setup.Setup, disk, p.experiment.Name(), p.params.Label(), p.repetition)
 }
 
 // Plan expands a study into cells in the order in which they run: block by
@@ -40,7 +45,7 @@ func (p planned) String() string {
 func plan(s *config.Study, seed uint64) ([]planned, error) {
 	var groups []planned
 	repeat := 0
-	for _, spec := range s.Experiments {
+	for i, spec := range s.Experiments {
 		exp, err := experiment.Find(spec.Experiment)
 		if err != nil {
 			return nil, err
@@ -55,11 +60,16 @@ func plan(s *config.Study, seed uint64) ([]planned, error) {
 				return nil, err
 			}
 			for _, params := range exp.Groups(spec, kind.Hosts) {
-				groups = append(groups, planned{setup: p, kind: kind, experiment: exp, spec: spec, params: params})
+				g := planned{setup: p, kind: kind, experiment: exp, spec: spec, params: params}
+				groups = append(groups, g)
+				if p.AA && pairable(exp.Name(), params) {
+					g.setup.Twin = true
+					groups = append(groups, g)
+				}
 			}
 		}
 		if len(groups) == before {
-			return nil, fmt.Errorf("experiment %s fits none of the study's setups", spec.Experiment)
+			return nil, s.At(fmt.Sprintf("experiments[%d]", i), fmt.Errorf("experiment %s fits none of the study's setups: %s", spec.Experiment, misfits(s, spec)))
 		}
 		repeat = max(repeat, spec.Repeat)
 	}
@@ -77,6 +87,33 @@ func plan(s *config.Study, seed uint64) ([]planned, error) {
 		cells = append(cells, block...)
 	}
 	return cells, nil
+}
+
+// misfits says of each setup why an experiment does not fit it.
+func misfits(s *config.Study, spec config.Experiment) string {
+	var why []string
+	for _, p := range s.Setups {
+		switch kind, err := setup.Find(p.Setup); {
+		case err != nil:
+			why = append(why, err.Error())
+		case !wanted(spec.Setups, p.Setup):
+			why = append(why, fmt.Sprintf("%s on %s is not among its `setups`", p.Setup, p.Disk))
+		case !wanted(spec.Disks, p.Disk):
+			why = append(why, fmt.Sprintf("%s on %s is not on one of its `disks`", p.Setup, p.Disk))
+		case kind.Hosts == 1:
+			why = append(why, p.Setup+" has one host, and what is asked for needs standbys")
+		default:
+			why = append(why, fmt.Sprintf("%s has %d hosts, and what is asked for needs more", p.Setup, kind.Hosts))
+		}
+	}
+	return strings.Join(why, "; ")
+}
+
+// pairable says whether an A/A pair is made of a group: of what is compared by
+// ratios, and not of what was slowed down on purpose.
+func pairable(experiment string, params experiment.Params) bool {
+	_, planted := params["flush_times"]
+	return experiment == pairedExperiment && !planted
 }
 
 func wanted(filter []string, name string) bool {
@@ -123,7 +160,11 @@ func SpaceNeeded(s *config.Study) uint64 {
 	var n uint64
 	for _, p := range s.Setups {
 		if kind, err := setup.Find(p.Setup); err == nil {
-			n += uint64(kind.Hosts) * (bytesPerHost + uint64(scale)*bytesPerScale)
+			copies := uint64(1)
+			if p.AA {
+				copies = 2
+			}
+			n += copies * uint64(kind.Hosts) * (bytesPerHost + uint64(scale)*bytesPerScale)
 		}
 	}
 	return n

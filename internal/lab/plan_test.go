@@ -1,10 +1,13 @@
 package lab
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/config"
+	"github.com/holdfast-db/holdfast/internal/lab/experiment"
 )
 
 func builtin(t *testing.T, name string) *config.Study {
@@ -25,7 +28,7 @@ func builtin(t *testing.T, name string) *config.Study {
 
 // TestBuiltins: scripts know them by name, and each ends within 45 minutes.
 func TestBuiltins(t *testing.T) {
-	for _, name := range []string{"quick", "selftest", "power-off", "replication-modes", "faults"} {
+	for _, name := range []string{"quick", "selftest", "power-off", "replication-modes", "faults", "aa"} {
 		s := builtin(t, name)
 		if s.Name != name || s.About == "" {
 			t.Errorf("%s: calls itself %q, about %q", name, s.Name, s.About)
@@ -72,8 +75,8 @@ func TestPlan(t *testing.T) {
 		}
 		block = p.repetition
 	}
-	// 6 setups × 2 numbers of clients × 5, and the disk and the network once.
-	if want := 6*2*5 + 2 + 1; len(a) != want {
+	// 6 setups and a twin × 2 numbers of clients × 5, and the disk and the network once.
+	if want := 7*2*5 + 2 + 1; len(a) != want {
 		t.Errorf("%d cells, want %d", len(a), want)
 	}
 }
@@ -86,5 +89,79 @@ func TestPlanLag(t *testing.T) {
 	}
 	if _, err := plan(s, 1); err == nil {
 		t.Error("a study with nothing to run is accepted")
+	}
+}
+
+func parse(t *testing.T, text string) *config.Study {
+	t.Helper()
+	s, err := config.ParseStudy("f.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestCheck: names, keys and pairs that cannot be are refused at their place.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"study: x\nsetups:\n  - setup: pg-none\nexperiments:\n  - experiment: commit\n", "f.yaml: [3:12] setups[0].setup: no setup is called"},
+		{"study: x\nsetups:\n  - setup: pg-single\n    disk: floppy\nexperiments:\n  - experiment: commit\n", "f.yaml: [4:11] setups[0].disk: unknown disk"},
+		{"study: x\nsetups:\n  - setup: pg-single\nexperiments:\n  - experiment: comit\n", "f.yaml: [5:17] experiments[0].experiment: no experiment is called"},
+		{"study: x\nsetups:\n  - setup: pg-single\nexperiments:\n  - experiment: commit\n    lag_ms: [5]\n", "f.yaml: [6:13] experiments[0].lag_ms: the experiment commit does not use it"},
+		{"study: x\nsetups:\n  - setup: pg-single\n    aa: true\nexperiments:\n  - experiment: restart\n", "f.yaml: [4:9] setups[0].aa: pairs are made of"},
+	} {
+		if err := Check(parse(t, c.text)); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("want %q, have: %v", c.want, err)
+		}
+	}
+	_, err := plan(parse(t, "study: x\nsetups:\n  - setup: pg-single\n  - setup: pg-any1\nexperiments:\n  - experiment: power-off\n    setups: [pg-single]\n    lag_ms: [1500]\n"), 1)
+	for _, want := range []string{"[6:5]", "pg-single has one host", "pg-any1 on local-nvme is not among its `setups`"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("an experiment that fits nothing: want %q, have: %v", want, err)
+		}
+	}
+}
+
+// TestKeys: every experiment there is takes the keys that its groups depend on.
+func TestKeys(t *testing.T) {
+	for _, e := range experiment.All() {
+		keys := experiment.Keys(e.Name())
+		for _, k := range []string{"experiment", "setups", "disks", "repeat", "seconds"} {
+			if !slices.Contains(keys, k) {
+				t.Errorf("%s does not take %s", e.Name(), k)
+			}
+		}
+		if e.Name() == "power-off" && !slices.Contains(keys, "lag_ms") || slices.Contains(keys, "clients") != (e.Name() == "commit") {
+			t.Errorf("%s takes %v", e.Name(), keys)
+		}
+	}
+}
+
+// TestPlanPairs: an A/A setup is measured twice in every block, on deployments
+// of its own; what was slowed down on purpose is not.
+func TestPlanPairs(t *testing.T) {
+	cells, err := plan(builtin(t, "aa"), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	per, twins := map[int]int{}, map[int]int{}
+	deployments := map[config.Setup]bool{}
+	for _, c := range cells {
+		per[c.repetition]++
+		deployments[c.setup] = true
+		if c.setup.Twin {
+			twins[c.repetition]++
+		}
+		if _, slowed := c.params["flush_times"]; slowed && c.setup.Twin {
+			t.Errorf("%s has a twin", c)
+		}
+	}
+	if len(deployments) != 4 || len(per) != 5 {
+		t.Errorf("%d deployments and %d blocks", len(deployments), len(per))
+	}
+	for r := range per {
+		if per[r] != 22 || twins[r] != 10 {
+			t.Errorf("block %d has %d cells and %d twins, want 22 and 10", r, per[r], twins[r])
+		}
 	}
 }

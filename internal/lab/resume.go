@@ -1,13 +1,13 @@
 package lab
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/goccy/go-yaml"
 
 	"github.com/holdfast-db/holdfast/internal/config"
 	"github.com/holdfast-db/holdfast/internal/lab/experiment"
@@ -20,15 +20,19 @@ const studyFile = "study.yaml"
 // ErrFinished is returned for a run in which nothing is left to do.
 var ErrFinished = errors.New("is finished")
 
-func keepStudy(dir string, s *config.Study) error {
-	data, err := yaml.Marshal(s)
-	if err != nil {
-		return fmt.Errorf("keep the study: %w", err)
+// ErrEdited is returned for a run whose study is not the one that it was begun with.
+var ErrEdited = errors.New("was edited")
+
+// keepStudy writes the study and returns its hash.
+func keepStudy(dir string, s *config.Study) (hash string, err error) {
+	var b bytes.Buffer
+	if err := s.Encode(&b, experiment.Keys); err != nil {
+		return "", fmt.Errorf("keep the study: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, studyFile), data, 0o644); err != nil {
-		return fmt.Errorf("keep the study: %w", err)
+	if err := os.WriteFile(filepath.Join(dir, studyFile), b.Bytes(), 0o644); err != nil {
+		return "", fmt.Errorf("keep the study: %w", err)
 	}
-	return nil
+	return fmt.Sprintf("%x", sha256.Sum256(b.Bytes())), nil
 }
 
 // Interrupted reads an interrupted run and its study, for a Runner to go on with.
@@ -45,12 +49,15 @@ func Interrupted(dir string) (*result.Run, *config.Study, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("the run in %s cannot be resumed without its study: %w", dir, err)
 	}
+	if hash := fmt.Sprintf("%x", sha256.Sum256(data)); run.StudySHA256 != "" && hash != run.StudySHA256 {
+		return nil, nil, fmt.Errorf("%s %w since the run began: cells of two studies in one run could not be told apart; undo that, or run it as a study of its own", name, ErrEdited)
+	}
 	study, err := config.ParseStudy(name, data)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := Check(study); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", name, err)
+		return nil, nil, err
 	}
 	return run, study, nil
 }

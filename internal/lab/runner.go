@@ -46,6 +46,12 @@ type Runner struct {
 	failures map[config.Setup]int
 }
 
+// repeatable says whether an attempt was a measurement that must not be used. A
+// fault is never done again: it is judged by what it did.
+func repeatable(cells []result.Cell) bool {
+	return len(cells) == 1 && cells[0].Verdict == result.Invalid && cells[0].Fault == ""
+}
+
 // maxFailures is how often a setup may fail in a row before the rest of its
 // cells is skipped.
 const maxFailures = 3
@@ -109,7 +115,8 @@ func (r *Runner) begin() (err error) {
 		Schema: result.Schema, Study: r.Study.Name, Seed: r.Seed, Started: r.started.UTC().Format(time.RFC3339),
 		Command: r.Command, Simulated: r.Facts.Simulated, Environment: r.Environment, Cells: []result.Cell{},
 	}
-	return keepStudy(r.Out, r.Study)
+	r.run.StudySHA256, err = keepStudy(r.Out, r.Study)
+	return err
 }
 
 func (r *Runner) save() error {
@@ -132,7 +139,15 @@ func (r *Runner) cell(ctx context.Context, c planned, key, prefix string) string
 	}
 	r.trace("cell %s: %s", key, c)
 	at := r.Now()
+	var discarded []result.Discarded
 	cells, err := r.attempt(ctx, c, key, prefix)
+	for err == nil && ctx.Err() == nil && repeatable(cells) && len(discarded) < experiment.MaxDiscarded {
+		r.trace("cell %s is invalid and repeated: %s", key, cells[0].Why)
+		r.Progress.Step(prefix + ": invalid, and repeated: " + cells[0].Why)
+		discarded = append(discarded, result.Discarded{StartedS: at.Sub(r.started).Seconds(), Why: cells[0].Why, Series: cells[0].Series})
+		at = r.Now()
+		cells, err = r.attempt(ctx, c, key, prefix)
+	}
 	if ctx.Err() != nil {
 		return "interrupted"
 	}
@@ -149,6 +164,7 @@ func (r *Runner) cell(ctx context.Context, c planned, key, prefix string) string
 	}
 	for i := range cells {
 		r.complete(&cells[i], c, at)
+		cells[i].Discarded = append(cells[i].Discarded, discarded...)
 		if cells[i].Verdict == experiment.Skipped {
 			label := fmt.Sprintf("%s: %v", c, cells[i].Params)
 			r.run.Skipped = append(r.run.Skipped, result.Skipped{Cell: label, Why: cells[i].Why, Planned: c.number})
@@ -168,7 +184,7 @@ func (r *Runner) attempt(ctx context.Context, c planned, key, prefix string) ([]
 		return nil, err
 	}
 	return c.experiment.Run(ctx, experiment.Env{
-		System: d.system, Kind: d.kind, Client: d.client, Facts: r.Facts, Volume: place.VolumeKind(c.setup.Volume), Binary: r.Binary, BinDir: r.BinDir,
+		System: d.system, Kind: d.kind, Client: d.client, Facts: r.Facts, Disk: c.setup.Disk, Volume: place.VolumeKind(c.setup.Volume), Binary: r.Binary, BinDir: r.BinDir,
 		Dir: r.Out, Key: key, Seed: r.Seed + uint64(len(r.run.Cells)), Spec: c.spec, Params: c.params,
 		Live:  func(t string) { r.Progress.Live(prefix + ": " + t) },
 		Trace: r.trace,
@@ -182,6 +198,9 @@ func (r *Runner) complete(cell *result.Cell, c planned, at time.Time) {
 	cell.Simulated = r.Facts.Simulated
 	cell.StartedS = at.Sub(r.started).Seconds()
 	params := map[string]any{"disk": c.setup.Disk}
+	if c.setup.Twin {
+		params["twin"] = true
+	}
 	if c.setup.Volume != string(place.HostBound) {
 		params["volume"] = c.setup.Volume
 	}

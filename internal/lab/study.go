@@ -2,7 +2,9 @@ package lab
 
 import (
 	"embed"
+	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-db/holdfast/internal/config"
@@ -33,20 +35,31 @@ func Builtin(name string) ([]byte, bool) {
 	return data, err == nil
 }
 
-// Check holds a study's names against what there is.
+// Check holds a study's names and keys against what there is. Its errors say
+// where in the study's file.
 func Check(s *config.Study) error {
-	for _, p := range s.Setups {
+	aa := -1
+	for i, p := range s.Setups {
 		if _, err := setup.Find(p.Setup); err != nil {
-			return err
+			return s.At(fmt.Sprintf("setups[%d].setup", i), err)
 		}
 		if _, err := disk.ByName(p.Disk); err != nil {
+			return s.At(fmt.Sprintf("setups[%d].disk", i), err)
+		}
+		if p.AA {
+			aa = i
+		}
+	}
+	for i, e := range s.Experiments {
+		if _, err := experiment.Find(e.Experiment); err != nil {
+			return s.At(fmt.Sprintf("experiments[%d].experiment", i), err)
+		}
+		if err := s.Unused(i, experiment.Keys(e.Experiment)); err != nil {
 			return err
 		}
 	}
-	for _, e := range s.Experiments {
-		if _, err := experiment.Find(e.Experiment); err != nil {
-			return err
-		}
+	if aa >= 0 && !slices.ContainsFunc(s.Experiments, func(e config.Experiment) bool { return e.Experiment == pairedExperiment }) {
+		return s.At(fmt.Sprintf("setups[%d].aa", aa), fmt.Errorf("pairs are made of the experiment %s, and the study has none", pairedExperiment))
 	}
 	return nil
 }

@@ -195,7 +195,7 @@ func TestValidityByTheLog(t *testing.T) {
 		}
 		return us, true
 	})
-	if r := read(t, cfg, summary(n), log); !r.Valid() || !strings.Contains(r.NotSteady, "changed after 8 s from 0.900 to 3.600") {
+	if r := read(t, cfg, summary(n), log); r.Valid() || !strings.Contains(r.Why(), "changed after 7.8 s from 0.900 to 3.600") || len(r.Metrics()) > 0 {
 		t.Errorf("throttled: %q, %q", r.Why(), r.NotSteady)
 	}
 }
@@ -302,4 +302,33 @@ func FuzzLog(f *testing.F) {
 			t.Errorf("valid with %d of 1000 transactions", r.Done)
 		}
 	})
+}
+
+// TestTrending: a latency that creeps up over the run makes it invalid, however
+// short the run; one that wanders does not.
+func TestTrending(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		seconds int
+		us      func(at float64) float64
+		want    string
+	}{
+		{"creeping", 12, func(at float64) float64 { return 900 + 40*at }, "drifted by +"},
+		{"creeping, 4 s", 4, func(at float64) float64 { return 900 + 120*at }, "drifted by +"},
+		{"throttled, 4 s", 4, func(at float64) float64 { return 900 + 2700*math.Floor(at/4+0.5) }, "changed after 1.8 s"},
+		{"wandering", 12, func(at float64) float64 { return 900 + 200*math.Sin(2*at) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			log, n := steadyLog(2, 50, c.seconds, func(_ int, at float64, _ int64) (int64, bool) {
+				return int64(c.us(at)), true
+			})
+			r := read(t, Config{Clients: 2, Seconds: c.seconds, Database: "d"}, summary(n), log)
+			switch {
+			case c.want == "" && !r.Valid():
+				t.Errorf("invalid: %s", r.Why())
+			case c.want != "" && (r.Valid() || !strings.Contains(r.Why(), c.want) || len(r.Metrics()) != 0):
+				t.Errorf("valid: %v, %q, want %q", r.Valid(), r.Why(), c.want)
+			}
+		})
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
@@ -36,8 +37,8 @@ type Result struct {
 	Summary
 	// Invalid holds why no figure of this run may be printed; empty if none.
 	Invalid []string
-	// NotSteady says that the level or the latency's trend changed inside the
-	// run; a report must not print one average without it.
+	// NotSteady says that the latency's level or trend changed inside the run:
+	// no one average is then true. It is among the reasons in Invalid.
 	NotSteady string
 
 	// From the logs; nil or empty without them.
@@ -203,26 +204,64 @@ func (r *Result) perSecond(cfg Config, entries []Entry) {
 			r.Seconds[s].Failed++
 		}
 	}
-	var medians []float64
 	for i := range r.Seconds {
 		r.Seconds[i].T = float64(i)
 		r.Seconds[i].P50Ms = stats.Median(latencies[i])
-		if len(latencies[i]) > 0 && i < cfg.Seconds {
-			medians = append(medians, r.Seconds[i].P50Ms)
-		}
 	}
-	r.NotSteady = notSteady(medians)
+	r.NotSteady = notSteady(r.windows(cfg, entries))
 }
 
-func notSteady(medians []float64) string {
-	if len(medians) < 10 {
+// A run is cut into steadyWindows windows, fewer where one would be shorter
+// than shortestWindow or hold too few transactions for a median; below
+// leastWindows nothing can be said.
+const (
+	steadyWindows  = 20
+	leastWindows   = 10
+	shortestWindow = 250 * time.Millisecond
+	perWindow      = 30
+)
+
+// windows are the median latencies (ms) of equal stretches of the asked time,
+// and how long one is. Stretches in which nothing ended are left out: they are
+// judged as stalls.
+func (r *Result) windows(cfg Config, entries []Entry) (medians []float64, width time.Duration) {
+	asked := time.Duration(cfg.Seconds) * time.Second
+	n := min(steadyWindows, int(asked/shortestWindow), int(r.Done)/perWindow)
+	if n < leastWindows {
+		return nil, 0
+	}
+	width = asked / time.Duration(n)
+	latencies := make([][]float64, n)
+	for _, e := range entries {
+		if w := (e.EndUs - r.StartUs) / width.Microseconds(); e.Kind == Done && w >= 0 && w < int64(n) {
+			latencies[w] = append(latencies[w], float64(e.LatencyUs)/1000)
+		}
+	}
+	for _, l := range latencies {
+		if len(l) > 0 {
+			medians = append(medians, stats.Median(l))
+		}
+	}
+	return medians, width
+}
+
+// What a drift takes to be called one: it is no chance (at this level, after
+// the values' dependence on their predecessors is allowed for) and changes the
+// median by so much over the run.
+const (
+	driftP    = 0.01
+	driftSize = 0.2
+)
+
+func notSteady(medians []float64, width time.Duration) string {
+	if len(medians) < leastWindows {
 		return ""
 	}
 	if c, ok := stats.ChangePoint(medians); ok {
-		return fmt.Sprintf("the median latency changed after %d s from %.3f to %.3f ms", c.At, c.Before, c.After)
+		return fmt.Sprintf("not steady: the median latency changed after %.1f s from %.3f to %.3f ms, as a throttled disk's does", (time.Duration(c.At) * width).Seconds(), c.Before, c.After)
 	}
-	if tr := stats.TestTrend(medians, 0.95); tr.P < 0.01 && math.Abs(tr.Change) >= 0.2 {
-		return fmt.Sprintf("the median latency drifted by %+.0f %% over the run", 100*tr.Change)
+	if tr := stats.TestTrend(medians, 0.95); tr.P < driftP && math.Abs(tr.Change) >= driftSize {
+		return fmt.Sprintf("not steady: the median latency drifted by %+.0f %% over the run", 100*tr.Change)
 	}
 	return ""
 }
@@ -285,6 +324,9 @@ func (r *Result) judgeLogs(cfg Config, l *logReader) {
 	}
 	if idle > 0 && last-r.StartUs >= asked-stall { // otherwise said above
 		r.invalid("%d of %d clients had ended nothing for the last %v", idle, cfg.Clients, cfg.StallLimit)
+	}
+	if r.NotSteady != "" && len(r.Invalid) == 0 { // a stalled or aborted run is no steady one either
+		r.invalid("%s", r.NotSteady)
 	}
 	if r.Transactions > 0 && r.Transactions != r.Done && !l.truncated {
 		r.invalid("pgbench counted %d transactions, its logs hold %d", r.Transactions, r.Done)

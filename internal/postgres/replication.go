@@ -117,6 +117,16 @@ func (i *Instance) WaitStandbys(ctx context.Context, names ...string) error {
 	return nil
 }
 
+// WaitReplayed waits until every standby that streams has replayed what the
+// primary had flushed when the wait began.
+func (i *Instance) WaitReplayed(ctx context.Context) error {
+	end, err := i.QueryText(ctx, "SELECT pg_current_wal_flush_lsn()::text")
+	if err != nil {
+		return err
+	}
+	return i.poll(ctx, "replayed by its standbys", fmt.Sprintf("SELECT coalesce((SELECT bool_and(replay_lsn >= '%s') FROM pg_stat_replication), true)", end))
+}
+
 // poll asks until the answer is true.
 func (i *Instance) poll(ctx context.Context, what, sql string) error {
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -41,6 +41,7 @@ type Run struct {
 	Finished    string            `json:"finished,omitempty"` // absent while running and after an interrupt
 	Resumed     []string          `json:"resumed,omitempty"`  // when it went on after an interrupt
 	Command     string            `json:"command"`
+	StudySHA256 string            `json:"study_sha256,omitempty"` // of study.yaml beside it
 	Simulated   bool              `json:"simulated"`
 	Environment map[string]string `json:"environment"`
 	Cells       []Cell            `json:"cells"`
@@ -72,7 +73,15 @@ type Cell struct {
 	History    string             `json:"history,omitempty"` // path within the run folder
 	StartedS   float64            `json:"started_s"`         // seconds after the run's start
 	Recovery   string             `json:"recovery,omitempty"`
-	Planned    int                `json:"planned,omitempty"` // number in the study's plan, from 1; several cells may come of one
+	Planned    int                `json:"planned,omitempty"`   // number in the study's plan, from 1; several cells may come of one
+	Discarded  []Discarded        `json:"discarded,omitempty"` // attempts at this cell that came out invalid, before this one
+}
+
+// Discarded is an attempt at a cell that must not be used and was repeated.
+type Discarded struct {
+	StartedS float64  `json:"started_s"` // seconds after the run's start
+	Why      string   `json:"why"`
+	Series   []Second `json:"series,omitempty"`
 }
 
 // Promise is what the setup says that it may lose.
@@ -111,6 +120,7 @@ type Noise struct {
 	Experiment string  `json:"experiment"`
 	Metric     string  `json:"metric"`
 	HalfWidth  float64 `json:"half_width"`
+	Pairs      int     `json:"pairs,omitempty"` // A/A pairs that it comes from; absent: from repeats of equal cells
 }
 
 // Comparison is the ratio a/b of a metric with its 95 % interval.

@@ -18,6 +18,12 @@ func DiskLabel(params map[string]any) string {
 	if c := ParamText(params["crash"]); c != "" && c != "lose-all" {
 		label += ", " + strings.ReplaceAll(c, "-", " ")
 	}
+	if f, ok := Number(params["flush_times"]); ok && f != 1 {
+		label += ", flush × " + strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	if twin, ok := params["twin"].(bool); ok && twin {
+		label += ", A/A twin"
+	}
 	return label
 }
 

@@ -2,17 +2,44 @@ package stats
 
 import "math"
 
-// NoisePaired is the noise half-width of an A/A pair, as a fraction: two
-// series of the same setup, value i of each from the same block. It is the
-// farther end from 1 of the pair's ratio interval, max(|ln lo|, |ln hi|) taken
-// back by exp(·)-1, so that an offset between the equal series counts as noise
-// too. Infinite for fewer than two pairs.
-func NoisePaired(a, a2 []float64, confidence float64) float64 {
-	iv := RatioPaired(a, a2, confidence, 1)
-	if math.IsNaN(iv.Point) || iv.N < 2 {
-		return math.Inf(1)
+// Pair is an A/A pair: two series of the same setup, value i of each from the
+// same block.
+type Pair struct{ A, B []float64 }
+
+// NoisePairs is the noise half-width of A/A pairs, as a fraction: for one pair
+// the farther end from 1 of its ratio's interval, so that an offset between the
+// equal series counts as noise too. For several it is, of ln(a/b), the root mean
+// square of the pairs' means plus t(ν) · s / √n: s is the standard deviation
+// within pairs, pooled, ν its degrees of freedom, and n the least number of
+// blocks of a pair. Pairs with fewer than two blocks or a value that is not
+// positive are left out; infinite when none is left. used is how many were not.
+func NoisePairs(confidence float64, pairs ...Pair) (half float64, used int) {
+	var ss, df, offsets float64
+	n := 0
+	for _, p := range pairs {
+		k := min(len(p.A), len(p.B))
+		la, okA := logs(p.A[:k])
+		lb, okB := logs(p.B[:k])
+		if !okA || !okB || k < 2 {
+			continue
+		}
+		mean := Mean(la) - Mean(lb)
+		offsets += mean * mean
+		for i := range la {
+			d := la[i] - lb[i] - mean
+			ss += d * d
+		}
+		df += float64(k - 1)
+		used++
+		if n == 0 || k < n {
+			n = k
+		}
 	}
-	return math.Expm1(math.Max(math.Abs(math.Log(iv.Lo)), math.Abs(math.Log(iv.Hi))))
+	if used == 0 {
+		return math.Inf(1), 0
+	}
+	chance := TQuantile(1-(1-confidence)/2, df) * math.Sqrt(ss/df/float64(n))
+	return math.Expm1(chance + math.Sqrt(offsets/float64(used))), used
 }
 
 // NoiseRepeats is the noise half-width, as a fraction, from groups of repeated

@@ -37,6 +37,14 @@ func (commit) NeedsDatabase() bool { return true }
 
 func (commit) Groups(spec config.Experiment, _ int) []Params {
 	var gs []Params
+	for _, f := range spec.FlushTimes {
+		gs = append(gs, commitGroups(spec, f)...)
+	}
+	return gs
+}
+
+func commitGroups(spec config.Experiment, flushTimes float64) []Params {
+	var gs []Params
 	for _, c := range spec.Clients {
 		p := Params{
 			"clients": c, "seconds": orDefault(spec.Seconds, commitSeconds), "workload": spec.Workload,
@@ -48,16 +56,19 @@ func (commit) Groups(spec config.Experiment, _ int) []Params {
 		if spec.Via != "socket" {
 			p["via"] = spec.Via
 		}
+		if flushTimes != 1 {
+			p["flush_times"] = flushTimes
+		}
 		gs = append(gs, p)
 	}
 	return gs
 }
 
 func (commit) Estimate(spec config.Experiment, _ Params) time.Duration {
-	return seconds(orDefault(spec.Seconds, commitSeconds) + 0.7)
+	return seconds(orDefault(spec.Seconds, commitSeconds) + settleBase + settlePerScale*float64(spec.Scale))
 }
 
-func (commit) Run(ctx context.Context, env Env) ([]result.Cell, error) {
+func (commit) Run(ctx context.Context, env Env) (cells []result.Cell, err error) {
 	db, ok := env.System.(setup.SQL)
 	if !ok {
 		return nil, fmt.Errorf("setup %s has no Postgres that pgbench could use", env.Kind.Name)
@@ -67,37 +78,31 @@ func (commit) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 		return nil, err
 	}
 	pg := db.Instance()
-	scale := env.Spec.Scale
-	if err := fill(ctx, env, h, pg, scale); err != nil {
+	if err := fill(ctx, env, h, pg, env.Spec.Scale); err != nil {
 		return nil, err
 	}
-	if err := pg.Exec(ctx, "CHECKPOINT"); err != nil {
+	load, login, cfg, err := pgbenchRun(ctx, env, h, pg)
+	if err != nil {
 		return nil, err
 	}
-	login := pg.ClientEnv()
-	clients := env.Params["clients"].(int)
-	cfg := pgbench.Config{
-		Script: env.Spec.Workload, Clients: clients, Jobs: min(clients, pgbenchJobs), Protocol: env.Spec.Protocol,
-		Seconds: int(max(1, orDefault(env.Spec.Seconds, commitSeconds))), Seed: env.Seed, Rate: env.Spec.Rate,
-		LogPrefix: path.Join(h.RunDir(), "pgbench-"+env.Key), Host: pg.SockDir, Port: pg.Port, User: pg.User, Database: "postgres",
+	if err := settle(ctx, env, pg); err != nil {
+		return nil, err
 	}
-	if env.Spec.Via == "tcp" {
-		if login, err = loginFrom(ctx, env.Client, pg); err != nil {
-			return nil, err
-		}
-		h = env.Client
-		cfg.Host, cfg.LogPrefix = pg.Addr, path.Join(h.RunDir(), "pgbench-"+env.Key)
+	normal, err := slowFlush(ctx, h, env.Disk, env.Params)
+	if err != nil {
+		return nil, err
 	}
-	if err := cfg.Validate(); err != nil {
+	defer func() { err = errors.Join(err, normal()) }()
+	if err := warmUp(ctx, env, load, login, cfg); err != nil {
 		return nil, err
 	}
 	env.Live(fmt.Sprintf("pgbench, %d clients, %d s", cfg.Clients, cfg.Seconds))
-	m, err := startMeter(ctx, env, time.Duration(cfg.Seconds)*time.Second)
+	m, err := startMeter(ctx, env, pg, time.Duration(cfg.Seconds)*time.Second)
 	if err != nil {
 		return nil, err
 	}
 	defer m.stop()
-	out, err := runPgbench(ctx, env, h, login, cfg)
+	out, err := runPgbench(ctx, env, load, login, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +122,26 @@ func (commit) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 	return []result.Cell{cell}, nil
 }
 
+// pgbenchRun is where pgbench runs, how it logs in, and what it is to do.
+func pgbenchRun(ctx context.Context, env Env, primary place.Host, pg *postgres.Instance) (place.Host, []string, pgbench.Config, error) {
+	clients := env.Params["clients"].(int)
+	cfg := pgbench.Config{
+		Script: env.Spec.Workload, Clients: clients, Jobs: min(clients, pgbenchJobs), Protocol: env.Spec.Protocol,
+		Seconds: int(max(1, orDefault(env.Spec.Seconds, commitSeconds))), Seed: env.Seed, Rate: env.Spec.Rate,
+		LogPrefix: path.Join(primary.RunDir(), "pgbench-"+env.Key), Host: pg.SockDir, Port: pg.Port, User: pg.User, Database: "postgres",
+	}
+	h, login := primary, pg.ClientEnv()
+	if env.Spec.Via == "tcp" {
+		var err error
+		if login, err = loginFrom(ctx, env.Client, pg); err != nil {
+			return nil, nil, cfg, err
+		}
+		h = env.Client
+		cfg.Host, cfg.LogPrefix = pg.Addr, path.Join(h.RunDir(), "pgbench-"+env.Key)
+	}
+	return h, login, cfg, cfg.Validate()
+}
+
 // loginFrom lets programs on another host log in at pg.
 func loginFrom(ctx context.Context, h place.Host, pg *postgres.Instance) ([]string, error) {
 	file := path.Join(h.RunDir(), "pgpass")
@@ -127,7 +152,7 @@ func loginFrom(ctx context.Context, h place.Host, pg *postgres.Instance) ([]stri
 }
 
 func commitCell(res *pgbench.Result, out pgbench.Output) (result.Cell, error) {
-	c := result.Cell{Metrics: res.Metrics(), Verdict: result.Held, Why: res.NotSteady}
+	c := result.Cell{Metrics: res.Metrics(), Verdict: result.Held}
 	for _, s := range res.Seconds {
 		c.Series = append(c.Series, result.Second{T: s.T, Acked: s.Done, Refused: s.Failed})
 	}
@@ -173,7 +198,9 @@ func fill(ctx context.Context, env Env, h place.Host, pg *postgres.Instance, sca
 	if err != nil {
 		return fmt.Errorf("fill pgbench's tables: %w", err)
 	}
-	return nil
+	// Filled pages have no room for a new version of a row: the first updates go
+	// elsewhere and touch the index, later ones do not. Age them to the latter.
+	return pg.Exec(ctx, "UPDATE pgbench_accounts SET abalance = abalance WHERE aid % 8 = 0", "VACUUM ANALYZE pgbench_accounts")
 }
 
 // runPgbench runs it with the hard stop: -T alone does not end it on a server
@@ -227,6 +254,9 @@ func exitStatus(err error) int {
 }
 
 func logNames(ctx context.Context, h place.Host, cfg pgbench.Config) ([]string, error) {
+	if cfg.LogPrefix == "" {
+		return nil, nil // it writes none
+	}
 	out, err := h.Run(ctx, place.Cmd{Path: "/bin/sh", Args: []string{"-c", `for f in "$1".*; do [ -e "$f" ] && echo "$f"; done; true`, "sh", cfg.LogPrefix}})
 	if err != nil {
 		return nil, fmt.Errorf("list pgbench's logs: %w", err)

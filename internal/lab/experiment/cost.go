@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/lab/place"
 	"github.com/holdfast-db/holdfast/internal/lab/setup"
+	"github.com/holdfast-db/holdfast/internal/postgres"
 )
 
 // ticksPerSecond is USER_HZ, in which /proc counts processor time: 100 on every
@@ -133,10 +135,14 @@ func onRoot(ctx context.Context, h place.Host, script string) ([]byte, error) {
 
 // meter takes what a run costs its setup besides time.
 type meter struct {
-	hosts  []place.Host
-	before float64
-	memory chan measured
-	stop   context.CancelFunc
+	hosts   []place.Host
+	pg      *postgres.Instance
+	before  float64
+	counted counters
+	flushes float64 // of the primary's disk
+	flushMs float64
+	memory  chan measured
+	stop    context.CancelFunc
 }
 
 type measured struct {
@@ -145,9 +151,15 @@ type measured struct {
 }
 
 // startMeter begins before the load, and looks at the memory in its middle.
-func startMeter(ctx context.Context, env Env, load time.Duration) (*meter, error) {
-	m := &meter{hosts: hostsOf(env), memory: make(chan measured, 1)}
+func startMeter(ctx context.Context, env Env, pg *postgres.Instance, load time.Duration) (*meter, error) {
+	m := &meter{hosts: hostsOf(env), pg: pg, memory: make(chan measured, 1)}
 	var err error
+	if m.counted, err = readCounters(ctx, pg); err != nil {
+		return nil, err
+	}
+	if len(m.hosts) > 0 {
+		m.flushes, m.flushMs, _ = flushed(ctx, m.hosts[0])
+	}
 	if m.before, err = cpuSeconds(ctx, m.hosts); err != nil {
 		return nil, err
 	}
@@ -164,8 +176,13 @@ func startMeter(ctx context.Context, env Env, load time.Duration) (*meter, error
 	return m, nil
 }
 
-// metrics are rss_mb, cpu_s_per_1000 and disk_bytes of the whole setup.
+// metrics are rss_mb, cpu_s_per_1000 and disk_bytes of the whole setup, and
+// what its primary and that one's disk counted.
 func (m *meter) metrics(ctx context.Context, transactions int64) (map[string]float64, error) {
+	now, err := readCounters(ctx, m.pg)
+	if err != nil {
+		return nil, err
+	}
 	cpu, err := cpuSeconds(ctx, m.hosts)
 	mem := <-m.memory
 	disk, err2 := diskBytes(ctx, m.hosts)
@@ -175,6 +192,12 @@ func (m *meter) metrics(ctx context.Context, transactions int64) (map[string]flo
 	out := map[string]float64{"rss_mb": mem.mb, "disk_bytes": disk}
 	if transactions > 0 {
 		out["cpu_s_per_1000"] = (cpu - m.before) / float64(transactions) * 1000
+	}
+	maps.Copy(out, now.since(m.counted, transactions))
+	if len(m.hosts) > 0 {
+		if n, ms, ok := flushed(ctx, m.hosts[0]); ok && n > m.flushes {
+			out["disk_flush_mean_ms"] = (ms - m.flushMs) / (n - m.flushes)
+		}
 	}
 	return out, nil
 }

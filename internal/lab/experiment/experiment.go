@@ -27,7 +27,7 @@ func (p Params) Label() string {
 	var b strings.Builder
 	for _, n := range names {
 		switch n {
-		case "clients", "lag_ms", "standbys", "order", "ways", "promote":
+		case "clients", "flush_times", "lag_ms", "standbys", "order", "ways", "promote":
 			fmt.Fprintf(&b, " %s=%v", n, p[n])
 		}
 	}
@@ -40,6 +40,7 @@ type Env struct {
 	Kind   setup.Kind
 	Client place.Host // where the driver and other clients run; it never loses power
 	Facts  place.Facts
+	Disk   string           // the named disk of the setup's hosts
 	Volume place.VolumeKind // of the setup's disks
 	Binary string           // of this program, for what it runs on hosts
 	BinDir string           // of the PostgreSQL programs
@@ -67,6 +68,10 @@ type Experiment interface {
 	// have in common (setup, disk, repetition, versions).
 	Run(ctx context.Context, env Env) ([]result.Cell, error)
 }
+
+// MaxDiscarded is how often a measurement is repeated that came out invalid. What
+// decides is its steadiness, never its figure; every attempt is told beside it.
+const MaxDiscarded = 2
 
 // Skipped is the verdict of a cell that could not be measured for a reason that
 // is nobody's failure; it goes to the run's list of skipped ones.

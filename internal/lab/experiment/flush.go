@@ -1,9 +1,11 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/config"
@@ -36,6 +38,33 @@ func (flush) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 		return nil, err
 	}
 	per := seconds(orDefault(env.Spec.Seconds, flushStep))
+	cells, err := ladder(ctx, env, h, per)
+	if err != nil {
+		return nil, err
+	}
+	// Steps that must not be used are taken from the ladder once more, as other
+	// cells are repeated: a step alone would find the disk in another state.
+	for range MaxDiscarded {
+		if !slices.ContainsFunc(cells, func(c result.Cell) bool { return c.Verdict == result.Invalid }) {
+			break
+		}
+		env.Live("the ladder again, for its invalid steps")
+		again, err := ladder(ctx, env, h, per)
+		if err != nil {
+			return nil, err
+		}
+		for i := range min(len(cells), len(again)) {
+			if old := cells[i]; old.Verdict == result.Invalid {
+				cells[i] = again[i]
+				cells[i].Discarded = append(old.Discarded, result.Discarded{Why: old.Why})
+			}
+		}
+	}
+	return cells, nil
+}
+
+// ladder is one pass over all steps.
+func ladder(ctx context.Context, env Env, h place.Host, per time.Duration) ([]result.Cell, error) {
 	out, err := h.Run(ctx, place.Cmd{Path: env.Binary, Args: []string{"measure", "disk", h.DataDir(), "--json", "--for", per.String()}})
 	if err != nil {
 		return nil, fmt.Errorf("measure the disk of %s: %w", h.Name(), err)
@@ -59,12 +88,11 @@ func flushCell(s measure.StepResult, per time.Duration) result.Cell {
 	switch {
 	case s.Skipped != "":
 		c.Verdict, c.Why = Skipped, s.Skipped
-	case s.Latency == nil:
-		c.Verdict, c.Why = result.Invalid, "the level changed inside the run, so no one average is true"
+	case s.Latency == nil || s.NotSteady != "":
+		c.Verdict, c.Why = result.Invalid, "not steady: "+cmp.Or(s.NotSteady, "the level changed inside the run, so no one average is true")
 	default:
 		c.Metrics["p50_ms"], c.Metrics["p99_ms"], c.Metrics["mean_ms"] = s.P50Ms, s.P99Ms, s.MeanMs
 		c.Histogram = s.Histogram
-		c.Why = s.NotSteady
 	}
 	return c
 }

@@ -1,0 +1,25 @@
+package experiment
+
+import "slices"
+
+// Keys are the keys of a study's experiment that have an effect.
+func Keys(name string) []string {
+	keys := []string{"experiment", "setups", "disks", "repeat", "seconds"}
+	switch name {
+	case "flush", "round-trip":
+		return keys
+	case "commit":
+		return append(keys, "clients", "workload", "protocol", "scale", "via", "rate", "flush_times")
+	}
+	keys = append(keys, "after", "writers", "rate", "payload", "repeat_in_load", "reads")
+	return slices.Concat(keys, drillKeys[name])
+}
+
+// drillKeys are what a fault has of its own.
+var drillKeys = map[string][]string{
+	"power-off":     {"lag_ms"},
+	"lose-standbys": {"standbys", "hold"},
+	"all-off":       {"order"},
+	"freeze":        {"hold", "promote"},
+	"partition":     {"hold", "ways", "promote"},
+}
