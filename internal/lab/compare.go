@@ -77,13 +77,19 @@ func groupName(g result.Group) string {
 	return name
 }
 
+// noiseOf is a run's noise of a metric on the group's disk, or else the widest.
 func noiseOf(run *result.Run, g result.Group, metric string) float64 {
+	var widest float64
 	for _, n := range run.Noise {
-		if n.Experiment == g.Experiment && n.Metric == metric {
+		switch {
+		case n.Experiment != g.Experiment || n.Metric != metric:
+		case n.Disk == g.Disk():
 			return n.HalfWidth
+		default:
+			widest = max(widest, n.HalfWidth)
 		}
 	}
-	return 0
+	return widest
 }
 
 func acrossRatio(group, metric string, a, b []float64, noise float64, seed uint64) Ratio {

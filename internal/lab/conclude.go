@@ -41,17 +41,15 @@ func compare(run *result.Run, groups []result.Group, metric string) {
 		}
 	}
 	pairs := twins(with)
-	noise := floor(pairs, with, metric)
-	if !math.IsInf(noise.HalfWidth, 0) && !math.IsNaN(noise.HalfWidth) {
-		run.Noise = append(run.Noise, noise)
-	}
+	run.Noise = append(run.Noise, noises(pairs, with, metric)...)
 	for i, p := range pairs {
 		// A pair is not held against the noise that it made itself.
-		others, used := stats.NoisePairs(confidence, series(slices.Concat(pairs[:i], pairs[i+1:]), metric)...)
-		if used == 0 {
-			others = 0
+		others := slices.Concat(pairs[:i], pairs[i+1:])
+		var noise float64
+		if len(others) > 0 {
+			noise = floor(others, nil, metric, p.a, p.b)
 		}
-		run.Comparisons = append(run.Comparisons, ratio(run.Seed, p.b, p.a, metric, others, result.Conditions(p.a.Params))...)
+		run.Comparisons = append(run.Comparisons, ratio(run.Seed, p.b, p.a, metric, noise, result.Conditions(p.a.Params))...)
 	}
 	byParams := map[string][]result.Group{}
 	var order []string
@@ -72,14 +70,15 @@ func compare(run *result.Run, groups []result.Group, metric string) {
 		})
 		for i, a := range gs {
 			for j, b := range gs[:i] {
+				x, y := a, b
 				switch {
-				case planted(a, b):
-					run.Comparisons = append(run.Comparisons, ratio(run.Seed, a, b, metric, noise.HalfWidth, k)...)
 				case planted(b, a):
-					run.Comparisons = append(run.Comparisons, ratio(run.Seed, b, a, metric, noise.HalfWidth, k)...)
-				case j == i-1 || isReference(a) || isReference(b):
-					run.Comparisons = append(run.Comparisons, ratio(run.Seed, a, b, metric, noise.HalfWidth, k)...)
+					x, y = b, a
+				case planted(a, b), j == i-1, isReference(a), isReference(b):
+				default:
+					continue
 				}
+				run.Comparisons = append(run.Comparisons, ratio(run.Seed, x, y, metric, floor(pairs, with, metric, x, y), k)...)
 			}
 		}
 	}
@@ -123,20 +122,49 @@ func without(g result.Group, param string) string {
 	return result.Key(&c)
 }
 
-// floor is the noise of a metric: from A/A pairs where there are any, or else
-// from the repeats of equal cells, which know nothing of what differs between
-// two deployments of one setup.
-func floor(pairs []pair, groups []result.Group, metric string) result.Noise {
-	n := result.Noise{Experiment: pairedExperiment, Metric: metric}
-	if n.HalfWidth, n.Pairs = stats.NoisePairs(confidence, series(pairs, metric)...); n.Pairs > 0 {
-		return n
+// floor is the noise that a ratio of a to b is held against: of the A/A pairs on
+// their disks, or else of all pairs, or else from the repeats of equal cells,
+// which know nothing of what differs between two deployments of one setup.
+func floor(pairs []pair, groups []result.Group, metric string, a, b result.Group) float64 {
+	near := make([]pair, 0, len(pairs))
+	for _, p := range pairs {
+		if d := p.a.Disk(); d == a.Disk() || d == b.Disk() {
+			near = append(near, p)
+		}
+	}
+	for _, ps := range [][]pair{near, pairs} {
+		if half, used := stats.NoisePairs(confidence, series(ps, metric)...); used > 0 {
+			return half
+		}
 	}
 	values := make([][]float64, len(groups))
 	for i, g := range groups {
 		values[i] = g.Values(metric)
 	}
-	n.HalfWidth = stats.NoiseRepeats(confidence, values...)
-	return n
+	return stats.NoiseRepeats(confidence, values...)
+}
+
+// noises are what the run says of a metric's noise: for each disk that has A/A
+// pairs, or else once.
+func noises(pairs []pair, groups []result.Group, metric string) []result.Noise {
+	byDisk := map[string][]pair{}
+	for _, p := range pairs {
+		byDisk[p.a.Disk()] = append(byDisk[p.a.Disk()], p)
+	}
+	var out []result.Noise
+	for _, d := range slices.Sorted(maps.Keys(byDisk)) {
+		if half, used := stats.NoisePairs(confidence, series(byDisk[d], metric)...); used > 0 {
+			out = append(out, result.Noise{Experiment: pairedExperiment, Metric: metric, HalfWidth: half, Pairs: used, Disk: d})
+		}
+	}
+	if len(out) > 0 || len(groups) == 0 {
+		return out
+	}
+	half := floor(nil, groups, metric, groups[0], groups[0])
+	if math.IsInf(half, 0) || math.IsNaN(half) {
+		return nil
+	}
+	return []result.Noise{{Experiment: pairedExperiment, Metric: metric, HalfWidth: half}}
 }
 
 func series(pairs []pair, metric string) []stats.Pair {
@@ -165,6 +193,9 @@ func ratio(seed uint64, a, b result.Group, metric string, noise float64, conditi
 	c := result.Comparison{
 		A: result.On(a.Setup, a.Params) + ", " + conditions, B: result.On(b.Setup, b.Params) + ", " + conditions,
 		Experiment: a.Experiment, Metric: metric, Ratio: iv.Point, Lo: iv.Lo, Hi: iv.Hi,
+	}
+	if !math.IsInf(noise, 0) && !math.IsNaN(noise) {
+		c.Noise = noise
 	}
 	if !stats.Differs(iv, noise) {
 		c.Note = "no difference"

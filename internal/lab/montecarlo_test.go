@@ -71,8 +71,8 @@ func pairsStudy(rnd *rand.Rand, m machine, blocks int) *result.Run {
 			add(b, c, float64(c)*drift*m.cellMean(rnd), nil)
 			add(b, c, float64(c)*drift*twin*m.cellMean(rnd), map[string]any{"twin": true})
 		}
-		add(b, 1, 1.01*drift*m.cellMean(rnd), map[string]any{"flush_times": 1.0135})
-		add(b, 1, 1.15*drift*m.cellMean(rnd), map[string]any{"flush_times": 1.2})
+		add(b, 1, 1.01*drift*m.cellMean(rnd), map[string]any{"flush_times": 1.012})
+		add(b, 1, 1.15*drift*m.cellMean(rnd), map[string]any{"flush_times": 1.18})
 	}
 	return run
 }
@@ -105,7 +105,7 @@ func claimed(t *testing.T, run *result.Run) (c claims) {
 		found++
 	}
 	if found != 12 {
-		t.Fatalf("%d of 12 comparisons were drawn: %+v", found, run.Comparisons)
+		t.Fatalf("%d of 12 comparisons were drawn", found)
 	}
 	return c
 }
@@ -116,9 +116,9 @@ func kind(r result.Comparison) string {
 	switch {
 	case r.A == "pg-single on cloud-volume, A/A twin"+r.B[len("pg-single on cloud-volume"):]:
 		return "pair"
-	case r.B == base && r.A == "pg-single on cloud-volume, flush × 1.0135, 1 client":
+	case r.B == base && r.A == "pg-single on cloud-volume, flush × 1.012, 1 client":
 		return "1 %"
-	case r.B == base && r.A == "pg-single on cloud-volume, flush × 1.2, 1 client":
+	case r.B == base && r.A == "pg-single on cloud-volume, flush × 1.18, 1 client":
 		return "15 %"
 	}
 	return ""

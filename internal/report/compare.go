@@ -109,6 +109,9 @@ func reading(c result.Comparison, noise []result.Noise) (text string, different 
 	if c.Lo <= 1 && c.Hi >= 1 {
 		return "no difference: the interval holds 1", false
 	}
+	if c.Noise > 0 { // it was held against the noise of its own disks
+		noise = []result.Noise{{Metric: c.Metric, HalfWidth: c.Noise}}
+	}
 	for _, n := range noise {
 		if n.Metric == c.Metric && (c.Experiment == "" || n.Experiment == "" || n.Experiment == c.Experiment) && math.Abs(c.Ratio-1) <= n.HalfWidth {
 			return fmt.Sprintf("no difference: within the noise of ± %s %%", result.Figure(n.HalfWidth*100)), false
@@ -141,7 +144,11 @@ func ratioText(v float64) string {
 func noiseLines(run *result.Run) []string {
 	var lines []string
 	for _, n := range run.Noise {
-		lines = append(lines, fmt.Sprintf("%s, %s: ± %s %%", n.Experiment, metricName(n.Metric), result.Figure(n.HalfWidth*100)))
+		from := ""
+		if n.Pairs > 0 {
+			from = fmt.Sprintf(" (A/A pairs on %s: %d)", n.Disk, n.Pairs)
+		}
+		lines = append(lines, fmt.Sprintf("%s, %s: ± %s %%%s", n.Experiment, metricName(n.Metric), result.Figure(n.HalfWidth*100), from))
 	}
 	return lines
 }

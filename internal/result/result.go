@@ -121,6 +121,7 @@ type Noise struct {
 	Metric     string  `json:"metric"`
 	HalfWidth  float64 `json:"half_width"`
 	Pairs      int     `json:"pairs,omitempty"` // A/A pairs that it comes from; absent: from repeats of equal cells
+	Disk       string  `json:"disk,omitempty"`  // of those pairs: disks differ in how steady they are
 }
 
 // Comparison is the ratio a/b of a metric with its 95 % interval.
@@ -132,7 +133,8 @@ type Comparison struct {
 	Ratio      float64 `json:"ratio"`
 	Lo         float64 `json:"lo"`
 	Hi         float64 `json:"hi"`
-	Note       string  `json:"note,omitempty"` // e.g. the published figure beside it
+	Noise      float64 `json:"noise,omitempty"` // half-width that the ratio was held against
+	Note       string  `json:"note,omitempty"`  // e.g. the published figure beside it
 }
 
 // Summary says one thing about one group of cells, in one sentence.

@@ -158,7 +158,7 @@ func commitCell(res *pgbench.Result, out pgbench.Output) (result.Cell, error) {
 	}
 	if !res.Valid() {
 		c.Verdict, c.Why = result.Invalid, res.Why()
-		if said := lastLines(out.Stderr, 3); said != "" {
+		if said := lastLines(out.Stderr, 3); said != "" && res.NotSteady == "" {
 			c.Why += "; pgbench said: " + said
 		}
 		return c, nil
