@@ -56,7 +56,7 @@ func (flush) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 		for i := range min(len(cells), len(again)) {
 			if old := cells[i]; old.Verdict == result.Invalid {
 				cells[i] = again[i]
-				cells[i].Discarded = append(old.Discarded, result.Discarded{Why: old.Why})
+				cells[i].Discarded = slices.Concat(old.Discarded, []result.Discarded{{Why: old.Why}})
 			}
 		}
 	}
