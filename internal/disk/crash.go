@@ -14,10 +14,14 @@ func (d *Disk) crash(s *Session) (lost Dropped, objects []uint64, err error) {
 	s.logMu.Lock()
 	defer s.logMu.Unlock()
 	lost = Dropped{Bytes: s.dirtyBytes.Load(), Operations: int64(len(s.log))}
-	if d.Policy() == RandomSectors {
-		if err := d.crashRandom(s, &lost); err != nil {
-			return lost, nil, err
-		}
+	switch p := d.Policy(); p {
+	case RandomSectors:
+		err = d.crashRandom(s, &lost)
+	case OperationPrefix, TornWrite:
+		err = d.crashPrefix(s, p == TornWrite, &lost)
+	}
+	if err != nil {
+		return lost, nil, err
 	}
 	for ino := range s.t.nodes {
 		if d.durable.nodes[ino] == nil {
@@ -35,17 +39,22 @@ func (d *Disk) crash(s *Session) (lost Dropped, objects []uint64, err error) {
 }
 
 // crashRandom keeps a random prefix of the log, since the journal is written in
-// order, and of the pages that overwrite durable ones any sectors, since those
+// order (by the rules of Posix any operations that do not need each other), and of the pages that overwrite durable ones any sectors, since those
 // are not ordered among each other. New pages without their commit are not
 // reachable, so none are kept.
 func (d *Disk) crashRandom(s *Session, lost *Dropped) error {
 	if len(s.log) > 0 {
-		count := int(d.random() % uint64(len(s.log)+1))
-		if count > 0 {
-			if err := s.persist(count); err != nil {
+		keep := d.crashLog(s)
+		d.kept = keep
+		for _, k := range keep {
+			if k {
+				lost.Operations--
+			}
+		}
+		if lost.Operations < int64(len(s.log)) {
+			if err := s.persist(keep); err != nil {
 				return err
 			}
-			lost.Operations -= int64(count)
 		}
 	}
 	s.dirtyMu.Lock()
@@ -61,11 +70,28 @@ func (d *Disk) crashRandom(s *Session, lost *Dropped) error {
 	return nil
 }
 
+// crashLog chooses which records of the log are kept.
+func (d *Disk) crashLog(s *Session) []bool {
+	keep := make([]bool, len(s.log))
+	count := int(d.random() % uint64(len(s.log)+1))
+	if d.profile != Posix {
+		for i := range count {
+			keep[i] = true
+		}
+		return keep
+	}
+	for i := range keep {
+		keep[i] = int(d.random()%uint64(len(keep))) < count
+	}
+	closure(s.log, keep)
+	return keep
+}
+
 func (d *Disk) crashPages(s *Session, n *inode) (kept int64, err error) {
 	n.live.mu.Lock()
 	defer n.live.mu.Unlock()
 	to := d.durable.nodes[n.ino]
-	if to == nil || n.live.frees > s.committed.Load() {
+	if to == nil || s.blocked(n, n.live.frees) {
 		return 0, nil
 	}
 	for _, idx := range slices.Sorted(maps.Keys(n.live.pages)) {

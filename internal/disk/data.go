@@ -197,6 +197,7 @@ func (s *Session) Write(ino uint64, p []byte, off int64, now int64) error {
 	}
 	s.d.stats.writes.Add(1)
 	s.d.stats.writeBytes.Add(int64(len(p)))
+	s.written(n, p, off, 0)
 	for len(p) > 0 {
 		idx, in := off/PageSize, int(off%PageSize)
 		pg, err := s.dirtyPage(n, idx, in == 0 && len(p) >= PageSize)
@@ -322,6 +323,7 @@ func (s *Session) punch(n *inode, from, to int64) error {
 	if from >= to {
 		return nil
 	}
+	s.written(n, nil, from, to-from)
 	whole := run{pagesFor(from), to / PageSize}
 	zero := func(from, to int64) error { // within one page
 		idx := from / PageSize

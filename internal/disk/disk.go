@@ -10,6 +10,7 @@ package disk
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,6 +25,12 @@ const (
 	// RandomSectors also keeps a random part of the rest, in any order that a
 	// disk may have written it: some later sectors without earlier ones.
 	RandomSectors Policy = "random-sectors"
+	// OperationPrefix keeps, of what was not durable, the first operations in the
+	// order in which they were done, writes and names alike, up to a random one.
+	OperationPrefix Policy = "operation-prefix"
+	// TornWrite does so too, and cuts the next write that is longer than a sector
+	// in its middle.
+	TornWrite Policy = "torn-write"
 	// Lying acknowledges every flush and keeps nothing by it. The disk destages
 	// in order now and then, so that it comes back as it was some seconds ago.
 	Lying Policy = "lying"
@@ -31,12 +38,19 @@ const (
 
 // ParsePolicy checks a policy's name.
 func ParsePolicy(s string) (Policy, error) {
-	switch p := Policy(s); p {
-	case LoseAll, RandomSectors, Lying:
+	if p := Policy(s); slices.Contains(Policies(), p) {
 		return p, nil
 	}
-	return "", fmt.Errorf("unknown crash policy %q: use %s, %s or %s", s, LoseAll, RandomSectors, Lying)
+	return "", fmt.Errorf("unknown crash policy %q: use one of %v", s, Policies())
 }
+
+// Policies returns all crash policies, the default first.
+func Policies() []Policy {
+	return []Policy{LoseAll, RandomSectors, OperationPrefix, TornWrite, Lying}
+}
+
+// ordered says whether the policy needs to know the order of operations.
+func (p Policy) ordered() bool { return p == OperationPrefix || p == TornWrite }
 
 // DefaultDirtyLimit bounds the bytes that are held in memory until flushed.
 const DefaultDirtyLimit = 256 << 20
@@ -44,7 +58,8 @@ const DefaultDirtyLimit = 256 << 20
 // Options of a disk. The root's fields and InodeBase count only for an image
 // that is empty yet.
 type Options struct {
-	Policy     Policy // LoseAll if empty
+	Policy     Policy  // LoseAll if empty
+	Profile    Profile // Ext4 if empty
 	Seed       uint64
 	DirtyLimit int64 // bytes; DefaultDirtyLimit if 0
 	InodeBase  uint64
@@ -56,10 +71,11 @@ type Options struct {
 
 // Disk is a durable image and, while it is powered on, one Session over it.
 type Disk struct {
-	img    Image
-	stats  counters
-	policy atomic.Value // Policy
-	limit  atomic.Int64
+	img     Image
+	stats   counters
+	policy  atomic.Value // Policy
+	profile Profile
+	limit   atomic.Int64
 
 	// gate lets durable changes in (read side): whoever passes it checks first
 	// that its session is not dead. Shutting it once after a cut makes sure that
@@ -72,6 +88,7 @@ type Disk struct {
 	base    uint64
 	rngMu   sync.Mutex
 	rng     *rand.Rand
+	kept    []bool // of the last crash: which records of the log
 }
 
 // Dropped says what a power cut cost.
@@ -83,14 +100,14 @@ type Dropped struct {
 
 // Open reads the image, or formats it if it is empty. The disk is off.
 func Open(img Image, o Options) (*Disk, error) {
-	d := &Disk{img: img, rng: rand.New(rand.NewPCG(o.Seed, 0x9e3779b97f4a7c15))}
+	d := &Disk{img: img, profile: o.Profile, rng: rand.New(rand.NewPCG(o.Seed, 0x9e3779b97f4a7c15))}
 	if o.Policy == "" {
 		o.Policy = LoseAll
 	}
 	if o.DirtyLimit == 0 {
 		o.DirtyLimit = DefaultDirtyLimit
 	}
-	d.SetPolicy(o.Policy)
+	d.policy.Store(o.Policy)
 	d.SetDirtyLimit(o.DirtyLimit)
 	journal, err := img.Journal()
 	if err != nil {
@@ -129,12 +146,27 @@ func Open(img Image, o Options) (*Disk, error) {
 // inode without a name, and of the given objects none without an inode.
 func (d *Disk) settle(objects []uint64) error {
 	frame := beginFrame(nil)
-	for ino, n := range d.durable.nodes {
-		if n.nlink == 0 {
-			delete(d.durable.nodes, ino)
-			objects = append(objects, ino)
-			frame = appendRecord(frame, &record{op: opDrop, ino: ino})
+	orphans := d.orphans()
+	for len(orphans) > 0 {
+		ino := orphans[0]
+		orphans = orphans[1:]
+		// What a directory without a name holds cannot be reached either.
+		for name, e := range d.durable.nodes[ino].kids {
+			r := record{op: opUnlink, dir: ino, name: name, ino: e.ino}
+			if d.durable.nodes[e.ino].isDir() {
+				r.op = opRmdir
+			}
+			if err := d.durable.apply(&r); err != nil {
+				return fmt.Errorf("drop directory %d: %w", ino, err)
+			}
+			frame = appendRecord(frame, &r)
+			if d.durable.nodes[e.ino].nlink == 0 {
+				orphans = append(orphans, e.ino)
+			}
 		}
+		delete(d.durable.nodes, ino)
+		objects = append(objects, ino)
+		frame = appendRecord(frame, &record{op: opDrop, ino: ino})
 	}
 	if len(frame) > frameHeader && d.journal > 0 {
 		if err := d.img.Append(endFrame(frame, 0)); err != nil {
@@ -152,6 +184,18 @@ func (d *Disk) settle(objects []uint64) error {
 	return nil
 }
 
+// orphans lists the durable inodes without a name.
+func (d *Disk) orphans() []uint64 {
+	var all []uint64
+	for ino, n := range d.durable.nodes {
+		if n.nlink == 0 {
+			all = append(all, ino)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
 // compact replaces the journal by a snapshot.
 func (d *Disk) compact() error {
 	b := d.durable.snapshot()
@@ -165,8 +209,20 @@ func (d *Disk) compact() error {
 // InodeBase is added to every inode number that programs see.
 func (d *Disk) InodeBase() uint64 { return d.base }
 
-// SetPolicy changes the crash policy, at once.
-func (d *Disk) SetPolicy(p Policy) { d.policy.Store(p) }
+// SetPolicy changes the crash policy, at once. Everything becomes durable first
+// if the policy needs the order of what is not.
+func (d *Disk) SetPolicy(p Policy) error {
+	if s := d.session.Load(); s != nil && !s.dead.Load() {
+		if err := s.record(p.ordered()); err != nil {
+			return err
+		}
+	}
+	d.policy.Store(p)
+	return nil
+}
+
+// Profile returns the rules that the disk keeps to.
+func (d *Disk) Profile() Profile { return d.profile }
 
 // Policy returns the crash policy in force.
 func (d *Disk) Policy() Policy { return d.policy.Load().(Policy) }
@@ -195,6 +251,9 @@ func (d *Disk) PowerOn(now int64) (*Session, Dropped, error) {
 		return nil, lost, err
 	}
 	s := newSession(d, d.durable.clone(), now)
+	if err := s.record(d.Policy().ordered()); err != nil {
+		return nil, lost, err
+	}
 	d.session.Store(s)
 	return s, lost, nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"syscall"
 	"testing"
@@ -20,13 +19,18 @@ type machine struct {
 	s      *Session
 	ref    *reference
 	policy Policy
+	posix  bool
 	now    int64
 	commit int64 // when the last periodic commit was
 }
 
 func (m *machine) open(t *rapid.T, seed uint64) {
 	var err error
-	m.d, err = Open(m.img, Options{Policy: m.policy, Seed: seed, InodeBase: 7, RootMode: 0o755, Now: m.now})
+	profile := Ext4
+	if m.posix {
+		profile = Posix
+	}
+	m.d, err = Open(m.img, Options{Policy: m.policy, Profile: profile, Seed: seed, InodeBase: 7, RootMode: 0o755, Now: m.now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +100,7 @@ func (m *machine) Link(t *rapid.T) {
 	}
 	_, err := m.s.Link(ino, dir, name, m.now)
 	if want(t, "link", err, expect) {
-		m.ref.log(func(t refTree) { t[dir].kids[name] = ino; t[ino].nlink++ }, ino, dir)
+		m.ref.log(linked(dir, name, ino), ino, dir)
 		m.ref.refs[ino]++
 	}
 }
@@ -121,7 +125,7 @@ func (m *machine) Remove(t *rapid.T) {
 		f = m.s.Rmdir
 	}
 	if want(t, "remove", f(dir, name, m.now), expect) {
-		m.ref.log(func(t refTree) { delete(t[dir].kids, name); unref(t, ino, dir) }, ino, dir)
+		m.ref.log(unlinked(dir, name, ino, rmdir), ino, dir)
 		m.ref.reap(ino)
 	}
 }
@@ -159,7 +163,7 @@ func (m *machine) Rename(t *rapid.T) {
 	}
 	err := m.s.Rename(dir, name, dir2, name2, flags, m.now)
 	if want(t, "rename", err, expect) {
-		m.ref.rename(dir, name, dir2, name2, flags == RenameExchange, m.policy == Lying)
+		m.ref.rename(dir, name, dir2, name2, flags == RenameExchange, m.policy == Lying || m.posix)
 	}
 }
 
@@ -280,18 +284,38 @@ func (m *machine) Cut(t *rapid.T) {
 	case Lying:
 		left := old.destaged
 		m.ref = newReference()
+		m.ref.posix = m.posix
 		m.compare(t, "after the cut of a lying disk", alive(left))
 		m.adopt(t)
 	case RandomSectors:
-		m.checkRandom(t, old)
+		if m.posix {
+			m.checkRandomPosix(t, old)
+		} else {
+			m.checkRandom(t, old)
+		}
+		m.adopt(t)
+	case OperationPrefix, TornWrite:
+		m.checkPrefix(t, old)
 		m.adopt(t)
 	}
 }
 
-// alive drops the inodes that have no name.
+// alive drops what no name leads to.
 func alive(t refTree) refTree {
 	t = t.clone()
-	maps.DeleteFunc(t, func(_ uint64, n *refNode) bool { return n.nlink == 0 })
+	for again := true; again; {
+		again = false
+		for ino, n := range t {
+			if n.nlink > 0 {
+				continue
+			}
+			for _, kid := range n.kids {
+				unref(t, kid, ino)
+			}
+			delete(t, ino)
+			again = true
+		}
+	}
 	return t
 }
 
@@ -313,32 +337,9 @@ func (m *machine) checkRandom(t *rapid.T, old *reference) {
 	reasons := ""
 	for k := 0; k <= len(old.pending); k++ {
 		if k > 0 {
-			old.pending[k-1](base)
+			old.pending[k-1].f(base)
 		}
-		tree := alive(base)
-		free := func(ino uint64) bool { // pages of ino may not have been overwritten yet
-			return old.frees[ino] > old.committed+k
-		}
-		d := difference(m.s, tree, func(ino uint64) []byte {
-			content := old.content(tree, ino, nil)
-			got := make([]byte, len(content))
-			if _, _, err := m.s.Read(ino, got, 0); err != nil || free(ino) {
-				return content
-			}
-			for p := range old.dirty[ino] {
-				if !tree[ino].alloc[p] {
-					continue
-				}
-				fresh := old.page(ino, p)
-				for at := int(p) * PageSize; at < min(int(p+1)*PageSize, len(content)); at += SectorSize {
-					end := min(at+SectorSize, len(content))
-					if new := fresh[at-int(p)*PageSize:][:end-at]; bytes.Equal(got[at:end], new) {
-						copy(content[at:end], new)
-					}
-				}
-			}
-			return content
-		})
+		d := m.sectors(old, alive(base), func(ino uint64) bool { return old.frees[ino] > old.committed+k })
 		if d == "" {
 			return
 		}
@@ -347,9 +348,65 @@ func (m *machine) checkRandom(t *rapid.T, old *reference) {
 	t.Fatalf("no allowed state is left:%s", reasons)
 }
 
+// checkRandomPosix takes which operations were kept from the disk, checks that
+// they can do without the others, and that the state is what they give.
+func (m *machine) checkRandomPosix(t *rapid.T, old *reference) {
+	keep := m.d.kept
+	if len(old.pending) == 0 {
+		keep = nil
+	}
+	if len(keep) != len(old.pending) {
+		t.Fatalf("%d operations were pending, want %d", len(keep), len(old.pending))
+	}
+	whole := slices.Clone(keep)
+	closed(old.pending, whole)
+	if !slices.Equal(whole, keep) {
+		t.Fatalf("operations %v were kept, which need %v", keep, whole)
+	}
+	base := old.durable.clone()
+	free := map[uint64]bool{}
+	for i, p := range old.pending {
+		if keep[i] {
+			p.f(base)
+		} else if p.clip != nil {
+			free[p.inode] = true
+		}
+	}
+	// A truncation that grows a file frees nothing.
+	if d := m.sectors(old, alive(base), func(ino uint64) bool { return free[ino] && old.behind(ino, old.frees[ino]) }); d != "" {
+		t.Fatalf("after the operations %v: %s", keep, d)
+	}
+}
+
+// sectors compares the state with a tree in which any sectors of dirty pages may
+// have been written, but not in files that hold is true for.
+func (m *machine) sectors(old *reference, tree refTree, hold func(ino uint64) bool) string {
+	return difference(m.s, tree, func(ino uint64) []byte {
+		content := old.content(tree, ino, nil)
+		got := make([]byte, len(content))
+		if _, _, err := m.s.Read(ino, got, 0); err != nil || hold(ino) {
+			return content
+		}
+		for p := range old.dirty[ino] {
+			if !tree[ino].alloc[p] {
+				continue
+			}
+			fresh := old.page(ino, p)
+			for at := int(p) * PageSize; at < min(int(p+1)*PageSize, len(content)); at += SectorSize {
+				end := min(at+SectorSize, len(content))
+				if new := fresh[at-int(p)*PageSize:][:end-at]; bytes.Equal(got[at:end], new) {
+					copy(content[at:end], new)
+				}
+			}
+		}
+		return content
+	})
+}
+
 // adopt takes over what is there as the reference, after a full sync.
 func (m *machine) adopt(t *rapid.T) {
 	r := newReference()
+	r.posix = m.posix
 	r.durable = refTree{}
 	for ino, n := range m.s.t.nodes {
 		v := &refNode{mode: n.mode, nlink: int(n.nlink), target: n.target, parent: n.parent, alloc: map[int64]bool{}}
@@ -395,15 +452,18 @@ func (m *machine) Check(t *rapid.T) {
 }
 
 func TestModel(t *testing.T) {
-	for _, p := range []Policy{LoseAll, RandomSectors, Lying} {
-		t.Run(string(p), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
-				m := &machine{img: newMemImage(), ref: newReference(), policy: p, now: 1e18}
-				m.open(t, rapid.Uint64().Draw(t, "seed"))
-				actions := rapid.StateMachineActions(m)
-				actions["Write2"], actions["Write3"], actions["Fsync2"], actions["Create2"] = m.Write, m.Write, m.Fsync, m.Create
-				t.Repeat(actions)
+	for _, profile := range Profiles() {
+		for _, p := range Policies() {
+			t.Run(string(profile)+"/"+string(p), func(t *testing.T) {
+				rapid.Check(t, func(t *rapid.T) {
+					m := &machine{img: newMemImage(), ref: newReference(), policy: p, posix: profile == Posix, now: 1e18}
+					m.ref.posix = m.posix
+					m.open(t, rapid.Uint64().Draw(t, "seed"))
+					actions := rapid.StateMachineActions(m)
+					actions["Write2"], actions["Write3"], actions["Fsync2"], actions["Create2"] = m.Write, m.Write, m.Fsync, m.Create
+					t.Repeat(actions)
+				})
 			})
-		})
+		}
 	}
 }

@@ -76,7 +76,14 @@ func (s *Session) Create(dir uint64, name string, v NewNode, now int64) (Attr, e
 		op: opCreate, ino: s.t.next, dir: dir, name: name, target: v.Target, now: now,
 		attr: Attr{Mode: v.Mode, UID: v.UID, GID: v.GID, Rdev: v.Rdev, Atime: now, Mtime: now, Ctime: now},
 	}
+	byName := d != nil && s.d.profile == Posix // the inode and its name become durable apart
+	if byName {
+		r.dir, r.name = 0, ""
+	}
 	seq := s.apply(r)
+	if byName {
+		seq = s.apply(&record{op: opLink, ino: r.ino, dir: dir, name: name, now: now})
+	}
 	n := s.t.nodes[r.ino]
 	n.live = &live{logged: n.size}
 	n.live.syncSeq.Store(seq)
@@ -140,6 +147,7 @@ func (s *Session) unlink(r *record) error {
 	case n.isDir() && len(n.kids) > 0:
 		return syscall.ENOTEMPTY
 	}
+	r.ino = n.ino
 	s.apply(r, n, d)
 	s.reap(n)
 	return nil
@@ -147,7 +155,8 @@ func (s *Session) unlink(r *record) error {
 
 // Rename moves a name. With RenameNoReplace an existing target is an error,
 // with RenameExchange the two change places. When a file takes the place of
-// another one, its data is written back first: programs rely on that.
+// another one, its data is written back first, unless the profile is Posix:
+// programs rely on that.
 func (s *Session) Rename(dir uint64, name string, dir2 uint64, name2 string, flags uint32, now int64) error {
 	if flags&^(RenameNoReplace|RenameExchange) != 0 || flags == RenameNoReplace|RenameExchange {
 		return syscall.EINVAL
@@ -177,12 +186,14 @@ func (s *Session) Rename(dir uint64, name string, dir2 uint64, name2 string, fla
 	if old == n {
 		return nil
 	}
-	r := &record{op: opRename, mask: flags, dir: dir, name: name, dir2: dir2, name2: name2, now: now}
+	r := &record{op: opRename, mask: flags, ino: n.ino, dir: dir, name: name, dir2: dir2, name2: name2, now: now}
+	r.moves = d != d2 && (n.isDir() || old != nil && old.isDir() && flags == RenameExchange)
 	if old == nil {
 		s.apply(r, n, d, d2)
 		return nil
 	}
-	if flags == 0 && n.isReg() && !s.d.lying() {
+	r.b = int64(old.ino)
+	if flags == 0 && n.isReg() && !s.d.lying() && s.d.profile != Posix {
 		n.live.mu.Lock()
 		err := s.writeback(n)
 		n.live.mu.Unlock()

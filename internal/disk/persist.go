@@ -38,8 +38,8 @@ func (s *Session) writeback(n *inode) error {
 	}
 	// What an earlier state of the file still needs must not be overwritten
 	// before the operation that freed it is durable.
-	if v.frees > s.committed.Load() {
-		if err := s.commit(); err != nil {
+	if s.pending(v, v.frees) {
+		if err := s.commitFor(n); err != nil {
 			return err
 		}
 	}
@@ -73,6 +73,7 @@ func (s *Session) writeback(n *inode) error {
 		s.d.stats.writebacks.Add(1)
 		s.d.stats.writebackBytes.Add(PageSize * int64(len(sc.idx)))
 	}
+	s.wroteBack(n)
 	s.cleaned(n)
 	return nil
 }
@@ -122,25 +123,12 @@ func (s *Session) giveBack(n *inode, pages []int64) {
 func (s *Session) commit() error {
 	s.logMu.Lock()
 	defer s.logMu.Unlock()
-	return s.commitFirst(-1)
-}
-
-// commitFirst makes the first count records durable, all if count is negative;
-// logMu is held.
-func (s *Session) commitFirst(count int) error {
-	if count < 0 {
-		for n := range s.staleTimes {
-			n.live.stale.Store(false)
-			s.log = append(s.log, record{
-				op: opAttr, ino: n.ino, mask: setAtime | setMtime | setCtime,
-				attr: Attr{Atime: n.atime.Load(), Mtime: n.mtime.Load(), Ctime: n.ctime.Load()},
-			})
-			s.appended++
-		}
-		clear(s.staleTimes)
-		count = len(s.log)
+	for n := range s.staleTimes {
+		n.live.stale.Store(false)
+		s.logTimes(n)
 	}
-	if count == 0 {
+	clear(s.staleTimes)
+	if len(s.log) == 0 {
 		return s.alive()
 	}
 	s.d.gate.RLock()
@@ -148,7 +136,16 @@ func (s *Session) commitFirst(count int) error {
 	if err := s.alive(); err != nil {
 		return err
 	}
-	return s.persist(count)
+	return s.persist(nil)
+}
+
+// logTimes puts an inode's times into the log; logMu is held.
+func (s *Session) logTimes(n *inode) {
+	s.appended++
+	s.log = append(s.log, record{
+		op: opAttr, ino: n.ino, mask: setAtime | setMtime | setCtime, seq: s.appended,
+		attr: Attr{Atime: n.atime.Load(), Mtime: n.mtime.Load(), Ctime: n.ctime.Load()},
+	})
 }
 
 // alive returns EIO when nothing may become durable any more.
@@ -159,20 +156,11 @@ func (s *Session) alive() error {
 	return nil
 }
 
-// persist appends the first count records to the journal and applies them to
-// the durable tree. logMu is held, and the gate passed.
-func (s *Session) persist(count int) error {
+// persist appends the records that keep says, all if it is nil, to the journal
+// and applies them to the durable tree. logMu is held, and the gate passed.
+func (s *Session) persist(keep []bool) error {
 	d := s.d
-	s.frame = s.frame[:0]
-	for start, i := 0, 0; i < count; {
-		s.frame = beginFrame(s.frame)
-		for i < count && len(s.frame)-start < maxFrame/2 {
-			s.frame = appendRecord(s.frame, &s.log[i])
-			i++
-		}
-		s.frame = endFrame(s.frame, start)
-		start = len(s.frame)
-	}
+	s.encode(keep)
 	if err := d.img.Append(s.frame); err != nil {
 		return fmt.Errorf("commit metadata: %w", err)
 	}
@@ -181,15 +169,25 @@ func (s *Session) persist(count int) error {
 	d.stats.journalBytes.Add(int64(len(s.frame)))
 	// The journal has them: what fails now is only that space is not given back.
 	var failed error
-	for i := range s.log[:count] {
+	rest := 0
+	for i := range s.log {
+		if keep != nil && !keep[i] {
+			s.log[rest] = s.log[i]
+			rest++
+			continue
+		}
 		if err := d.applyDurable(&s.log[i]); err != nil && failed == nil {
 			failed = err
 		}
+		s.ops.clip(&s.log[i])
 	}
-	rest := copy(s.log, s.log[count:])
 	clear(s.log[rest:])
-	s.log = s.log[:rest]
-	s.committed.Add(uint64(count))
+	if s.log = s.log[:rest]; rest == 0 {
+		s.committed.Store(s.appended)
+		s.ops.committed()
+	} else {
+		s.committed.Store(s.log[0].seq - 1)
+	}
 	if cap(s.frame) > 1<<20 {
 		s.frame = nil
 	}
@@ -197,6 +195,29 @@ func (s *Session) persist(count int) error {
 		failed = d.compact()
 	}
 	return failed
+}
+
+// encode puts the records that keep says into s.frame; logMu is held.
+func (s *Session) encode(keep []bool) {
+	s.frame = s.frame[:0]
+	start := -1
+	for i := range s.log {
+		if keep != nil && !keep[i] {
+			continue
+		}
+		if start < 0 {
+			start = len(s.frame)
+			s.frame = beginFrame(s.frame)
+		}
+		s.frame = appendRecord(s.frame, &s.log[i])
+		if len(s.frame)-start >= maxFrame/2 {
+			s.frame = endFrame(s.frame, start)
+			start = -1
+		}
+	}
+	if start >= 0 {
+		s.frame = endFrame(s.frame, start)
+	}
 }
 
 // applyDurable applies a committed record and gives back the space it frees.
@@ -257,8 +278,8 @@ func (s *Session) Fsync(ino uint64, dataOnly bool) error {
 	if !dataOnly {
 		need = max(need, v.syncSeq.Load())
 	}
-	if need > s.committed.Load() || !dataOnly && v.stale.Load() {
-		return s.commit()
+	if s.pending(v, need) || !dataOnly && v.stale.Load() {
+		return s.commitFor(n)
 	}
 	return s.alive()
 }
@@ -267,6 +288,11 @@ func (s *Session) Fsync(ino uint64, dataOnly bool) error {
 func (s *Session) Sync() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.syncAll()
+}
+
+// syncAll is Sync with s.mu held for writing.
+func (s *Session) syncAll() error {
 	if s.dead.Load() && !s.finishing.Load() {
 		return syscall.EIO
 	}
@@ -279,11 +305,14 @@ func (s *Session) Sync() error {
 			return err
 		}
 	}
-	err := s.commit()
-	if err == nil {
-		s.syncing.Store(false)
+	if err := s.commit(); err != nil {
+		return err
 	}
-	return err
+	s.syncing.Store(false)
+	s.logMu.Lock()
+	s.ops.committed()
+	s.logMu.Unlock()
+	return nil
 }
 
 // finish brings a destage to its end that a cut interrupted. A lying disk
@@ -371,7 +400,9 @@ func (s *Session) DirtyPages(ino uint64) int {
 }
 
 // Full says whether the next write has to wait for write-back.
-func (s *Session) Full() bool { return s.dirtyBytes.Load() > s.d.limit.Load() }
+func (s *Session) Full() bool {
+	return max(s.dirtyBytes.Load(), s.ops.bytes.Load()) > s.d.limit.Load()
+}
 
 // reclaim writes back until a quarter of the dirty limit is free again. One
 // writer does it, the others wait: that is the back-pressure.
@@ -379,11 +410,11 @@ func (s *Session) reclaim() error {
 	s.reclaimMu.Lock()
 	defer s.reclaimMu.Unlock()
 	limit := s.d.limit.Load()
-	if s.dirtyBytes.Load() <= limit {
+	if !s.Full() {
 		return nil
 	}
 	s.d.stats.stalls.Add(1)
-	if s.d.lying() {
+	if s.d.lying() || s.ops.on.Load() {
 		return s.Sync()
 	}
 	for _, n := range s.dirtyNodes() {

@@ -17,9 +17,9 @@ const (
 	opEntry                  // snapshot: name in dir is ino
 	opCreate                 // new inode ino, named name in dir (no name if dir is 0)
 	opLink                   // one more name for ino
-	opUnlink                 // a file's name goes
-	opRmdir                  // a directory's name goes
-	opRename                 // dir/name to dir2/name2, flags
+	opUnlink                 // a file's name goes; ino is the file
+	opRmdir                  // a directory's name goes; ino is the directory
+	opRename                 // dir/name (ino) to dir2/name2 (b: the inode there, or 0), flags
 	opAttr                   // mask says which of attr's fields
 	opTruncate               // size; pages beyond it are freed
 	opPunch                  // pages of runs are freed
@@ -53,7 +53,13 @@ type record struct {
 	now         int64 // sets the times that the operation touches, Unix ns
 	attr        Attr
 	runs        extents
+
+	seq   uint64 // position in the log; not in the journal
+	moves bool   // opRename: of a directory, to another one; not in the journal
 }
+
+// old is the inode whose name a rename takes or exchanges, 0 if there is none.
+func (r *record) old() uint64 { return uint64(r.b) }
 
 // Journal framing: magic once, then frames of length, checksum, payload.
 const (

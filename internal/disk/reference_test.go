@@ -45,7 +45,9 @@ type reference struct {
 	live    refTree
 	durable refTree                     // names, sizes, allocation
 	objects map[uint64]map[int64][]byte // pages on the disk, allocated or not
-	pending []func(refTree)
+	pending []*refRec
+	ops     []*refOp // changes of data that are not durable, in order
+	posix   bool
 
 	dirty  map[uint64]map[int64]bool
 	logged map[uint64]int // size that the log knows
@@ -54,6 +56,7 @@ type reference struct {
 	meta   map[uint64]int // sequence of the last record
 	stale  map[uint64]bool
 	refs   map[uint64]int
+	done   map[uint64]int // under Posix: position up to which an inode's part is durable
 
 	appended, committed int
 	destaged            refTree // live, when a lying disk last destaged
@@ -68,11 +71,7 @@ func newReference() *reference {
 
 // boot makes the live state out of the durable one.
 func (r *reference) boot() {
-	for ino, n := range r.durable {
-		if n.nlink == 0 {
-			delete(r.durable, ino)
-		}
-	}
+	r.durable = alive(r.durable)
 	for ino := range r.objects {
 		if r.durable[ino] == nil {
 			delete(r.objects, ino)
@@ -82,7 +81,7 @@ func (r *reference) boot() {
 	for ino, n := range r.live {
 		n.data = r.content(r.durable, ino, nil)
 	}
-	r.pending, r.appended, r.committed = nil, 0, 0
+	r.pending, r.ops, r.appended, r.committed, r.done = nil, nil, 0, 0, map[uint64]int{}
 	r.dirty, r.stale = map[uint64]map[int64]bool{}, map[uint64]bool{}
 	r.logged, r.frees, r.data, r.meta, r.refs = map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]int{}
 	for ino, n := range r.live {
@@ -117,21 +116,33 @@ func (r *reference) page(ino uint64, p int64) []byte {
 }
 
 // log applies a metadata operation to the live tree and remembers it.
-func (r *reference) log(f func(refTree), inos ...uint64) {
-	f(r.live)
-	r.pending = append(r.pending, f)
+func (r *reference) log(p refRec, inos ...uint64) {
+	p.f(r.live)
 	r.appended++
+	p.at = r.appended
+	r.pending = append(r.pending, &p)
 	for _, ino := range inos {
 		r.meta[ino] = r.appended
 	}
 }
 
 func (r *reference) commit() {
-	for _, f := range r.pending {
-		f(r.durable)
+	for _, p := range r.pending {
+		p.f(r.durable)
+		r.clipOps(p)
 	}
 	r.pending, r.committed = nil, r.appended
 	clear(r.stale)
+	r.ops = slices.DeleteFunc(r.ops, func(o *refOp) bool { return o.written })
+}
+
+// commitFor makes durable what of the log an fsync of an inode needs.
+func (r *reference) commitFor(ino uint64) {
+	if r.posix {
+		r.commitInode(ino)
+	} else {
+		r.commit()
+	}
 }
 
 // setSize sets a size, with zeros beyond the old one.
@@ -150,8 +161,8 @@ func (r *reference) writeback(ino uint64) {
 	if n == nil || n.dir() || len(r.dirty[ino]) == 0 && len(n.data) == r.logged[ino] {
 		return
 	}
-	if r.frees[ino] > r.committed {
-		r.commit()
+	if r.behind(ino, r.frees[ino]) {
+		r.commitFor(ino)
 	}
 	var fresh []int64
 	for p := range r.dirty[ino] {
@@ -165,7 +176,7 @@ func (r *reference) writeback(ino uint64) {
 	}
 	delete(r.dirty, ino)
 	if size := len(n.data); len(fresh) > 0 || size != r.logged[ino] {
-		r.log(func(t refTree) {
+		r.log(refRec{wb: true, inode: ino, f: func(t refTree) {
 			m := t[ino]
 			if m.alloc == nil {
 				m.alloc = map[int64]bool{}
@@ -174,8 +185,14 @@ func (r *reference) writeback(ino uint64) {
 				m.alloc[p] = true
 			}
 			setSize(m, max(size, len(m.data)))
-		}, ino)
+		}}, ino)
 		r.data[ino], r.logged[ino] = r.appended, size
+	}
+	for _, o := range r.ops {
+		o.written = o.written || o.ino == ino
+	}
+	if !r.behind(ino, r.data[ino]) {
+		r.dropOps(ino)
 	}
 }
 
@@ -185,8 +202,8 @@ func (r *reference) fsync(ino uint64, dataOnly bool) {
 	if !dataOnly {
 		need = max(need, r.meta[ino])
 	}
-	if need > r.committed || !dataOnly && r.stale[ino] {
-		r.commit()
+	if r.behind(ino, need) || !dataOnly && r.stale[ino] {
+		r.commitFor(ino)
 	}
 }
 
@@ -216,6 +233,7 @@ func (r *reference) grow(ino uint64) {
 
 func (r *reference) write(ino uint64, b []byte, off int) {
 	n := r.live[ino]
+	r.op(ino, off, b, 0)
 	if off > len(n.data) {
 		r.grow(ino)
 	}
@@ -238,7 +256,7 @@ func (r *reference) truncate(ino uint64, size int) {
 			delete(r.dirty[ino], p)
 		}
 	}
-	r.log(func(t refTree) {
+	r.log(refRec{inode: ino, clip: func(o *refOp) { o.hole(size, 1<<40) }, f: func(t refTree) {
 		m := t[ino]
 		setSize(m, size)
 		for p := range m.alloc {
@@ -246,7 +264,7 @@ func (r *reference) truncate(ino uint64, size int) {
 				delete(m.alloc, p)
 			}
 		}
-	}, ino)
+	}}, ino)
 	r.logged[ino], r.data[ino] = size, r.appended
 	if shrinks {
 		r.frees[ino] = r.appended
@@ -258,6 +276,9 @@ func (r *reference) truncate(ino uint64, size int) {
 func (r *reference) punch(ino uint64, from, to int) {
 	n := r.live[ino]
 	to = min(to, int(pagesFor(int64(len(n.data)))*PageSize))
+	if from < to {
+		r.op(ino, from, nil, to-from)
+	}
 	var free []int64
 	for at := from; at < to; {
 		p := int64(at / PageSize)
@@ -277,11 +298,14 @@ func (r *reference) punch(ino uint64, from, to int) {
 		at = end
 	}
 	if len(free) > 0 {
-		r.log(func(t refTree) {
+		r.log(refRec{wb: true, inode: ino, clip: func(o *refOp) {
+			first, end := int(pagesFor(int64(from)))*PageSize, to/PageSize*PageSize
+			o.hole(first, end)
+		}, f: func(t refTree) {
 			for _, p := range free {
 				delete(t[ino].alloc, p)
 			}
-		}, ino)
+		}}, ino)
 		r.data[ino], r.frees[ino] = r.appended, r.appended
 	}
 }
@@ -291,7 +315,7 @@ func unref(t refTree, ino, parent uint64) bool {
 	n := t[ino]
 	if n.dir() {
 		n.nlink = 0
-		t[parent].nlink--
+		t[parent].subdirs(-1)
 	} else {
 		n.nlink--
 	}
@@ -305,20 +329,65 @@ func (r *reference) reap(ino uint64) {
 	}
 	delete(r.dirty, ino)
 	delete(r.stale, ino)
-	r.log(func(t refTree) { delete(t, ino) })
+	r.log(refRec{ends: ino, f: func(t refTree) { delete(t, ino) }})
 }
 
 func (r *reference) create(dir uint64, name string, ino uint64, mode uint32, target string) {
-	r.log(func(t refTree) {
-		n := &refNode{mode: mode, nlink: 1, target: target, data: []byte(target)}
+	make := func(t refTree) {
+		n := &refNode{mode: mode, target: target, data: []byte(target)}
 		if n.dir() {
-			n.nlink, n.kids, n.parent = 2, map[string]uint64{}, dir
-			t[dir].nlink++
+			n.kids = map[string]uint64{}
 		}
 		t[ino] = n
-		t[dir].kids[name] = ino
-	}, dir, ino)
+	}
+	link := linked(dir, name, ino)
+	if r.posix {
+		r.log(refRec{made: ino, f: make}, ino)
+		r.log(link, dir, ino)
+	} else {
+		r.log(refRec{f: func(t refTree) { make(t); link.f(t) }}, dir, ino)
+	}
 	r.data[ino], r.logged[ino], r.refs[ino] = r.appended, len(target), r.refs[ino]+1
+}
+
+// subdirs counts a directory that comes or goes; one without a name has no links.
+func (n *refNode) subdirs(change int) {
+	if n.nlink > 0 {
+		n.nlink += change
+	}
+}
+
+// linked gives an inode a name.
+func linked(dir uint64, name string, ino uint64) refRec {
+	return refRec{
+		uses: []uint64{ino, dir}, entries: []entryKey{{dir, name}}, leads: [][2]uint64{{ino, dir}},
+		f: func(t refTree) {
+			t[dir].kids[name] = ino
+			n := t[ino]
+			if n.nlink++; !n.dir() {
+				return
+			}
+			n.nlink, n.parent = 2, dir
+			for _, kid := range n.kids {
+				if t[kid].dir() {
+					n.nlink++
+				}
+			}
+			t[dir].subdirs(1)
+		},
+	}
+}
+
+// unlinked takes a name from an inode.
+func unlinked(dir uint64, name string, ino uint64, rmdir bool) refRec {
+	p := refRec{
+		uses: []uint64{dir}, entries: []entryKey{{dir, name}},
+		f: func(t refTree) { delete(t[dir].kids, name); unref(t, ino, dir) },
+	}
+	if rmdir {
+		p.ends = ino
+	}
+	return p
 }
 
 func (r *reference) rename(dir uint64, name string, dir2 uint64, name2 string, exchange, lying bool) {
@@ -333,12 +402,22 @@ func (r *reference) rename(dir uint64, name string, dir2 uint64, name2 string, e
 	if old != 0 {
 		inos = append(inos, old)
 	}
-	r.log(func(t refTree) {
+	p := refRec{
+		uses: []uint64{dir, dir2}, entries: []entryKey{{dir, name}, {dir2, name2}}, leads: [][2]uint64{{ino, dir2}},
+		between: dir != dir2, moves: dir != dir2 && r.live[ino].dir(),
+	}
+	if exchange {
+		p.leads = append(p.leads, [2]uint64{old, dir})
+		p.moves = p.moves || dir != dir2 && r.live[old].dir()
+	} else {
+		p.ends = old
+	}
+	p.f = func(t refTree) {
 		move := func(ino, from, to uint64) {
 			if n := t[ino]; n.dir() && from != to {
 				n.parent = to
-				t[from].nlink--
-				t[to].nlink++
+				t[from].subdirs(-1)
+				t[to].subdirs(1)
 			}
 		}
 		if exchange {
@@ -352,7 +431,8 @@ func (r *reference) rename(dir uint64, name string, dir2 uint64, name2 string, e
 			t[dir2].kids[name2] = ino
 		}
 		move(ino, dir, dir2)
-	}, inos...)
+	}
+	r.log(p, inos...)
 	if old != 0 && !exchange {
 		r.reap(old)
 	}

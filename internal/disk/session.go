@@ -21,11 +21,15 @@ type live struct {
 	pages   map[int64]*page
 	logged  int64  // the size that the log knows
 	frees   uint64 // log position of the last record that freed pages
+	wbOp    uint64 // the last data operation that was written back; see opLog
 	dropped bool   // without a name and a user: nothing may be written any more
 	due     int64  // when background write-back takes the pages; under dirtyMu
 
 	dataSeq atomic.Uint64 // log position that data needs to be found again
 	syncSeq atomic.Uint64 // log position of the last record of this inode
+	done    atomic.Uint64 // log position up to which this inode's part is durable, under Posix
+	durOp   atomic.Uint64 // the last data operation that is durable
+	failed  atomic.Bool   // a write-back in the background failed: the next fsync has to say so
 	stale   atomic.Bool   // times changed since they were logged
 	lookups atomic.Int64
 }
@@ -47,6 +51,7 @@ type Session struct {
 	log        []record
 	appended   uint64
 	committed  atomic.Uint64
+	ops        opLog
 	staleTimes map[*inode]struct{}
 	frame      []byte
 	lastCommit int64
@@ -260,9 +265,10 @@ func (s *Session) reap(n *inode) {
 // inodes that it concerns need it for an fsync to be complete.
 func (s *Session) append(r *record, nodes ...*inode) uint64 {
 	s.logMu.Lock()
-	s.log = append(s.log, *r)
 	s.appended++
 	seq := s.appended
+	s.log = append(s.log, *r)
+	s.log[len(s.log)-1].seq = seq
 	for _, n := range nodes {
 		n.live.syncSeq.Store(seq)
 	}

@@ -7,7 +7,8 @@ import (
 )
 
 // check says whether the tree is whole: every entry leads to an inode, every
-// inode has as many names as it says, every directory hangs below the root.
+// inode has as many names as it says, every directory hangs below the root or
+// below one that has no name.
 func (t *tree) check() error {
 	if _, err := t.dir(Root); err != nil {
 		return err
@@ -15,6 +16,12 @@ func (t *tree) check() error {
 	names := map[uint64]uint32{}
 	below := []uint64{Root}
 	dirs := map[uint64]bool{Root: true}
+	for ino, n := range t.nodes {
+		if n.isDir() && n.nlink == 0 { // its own name is not durable, but what it holds may be
+			below = append(below, ino)
+			dirs[ino] = true
+		}
+	}
 	for len(below) > 0 {
 		ino := below[0]
 		below = below[1:]
@@ -36,16 +43,13 @@ func (t *tree) check() error {
 			below = append(below, e.ino)
 			subdirs++
 		}
-		if n.nlink != 2+subdirs {
+		if n.nlink != 2+subdirs && n.nlink > 0 {
 			return fmt.Errorf("directory %d has %d links, not %d", ino, n.nlink, 2+subdirs)
 		}
 	}
 	for ino, n := range t.nodes {
 		if n.isDir() && n.nlink > 0 && !dirs[ino] || !n.isDir() && n.nlink != names[ino] {
 			return fmt.Errorf("inode %d has %d links, but %d names", ino, n.nlink, names[ino])
-		}
-		if n.isDir() && n.nlink == 0 && len(n.kids) > 0 {
-			return fmt.Errorf("removed directory %d has entries", ino)
 		}
 		if n.size < 0 || n.size > maxSize || n.kind == 0 {
 			return fmt.Errorf("inode %d is not sound", ino)

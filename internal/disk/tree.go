@@ -238,7 +238,7 @@ func (t *tree) applyCreate(r *record) error {
 	n.nlink = 1
 	if n.isDir() {
 		n.nlink, n.parent = 2, r.dir
-		d.nlink++
+		d.subdirs(+1)
 	}
 	d.add(r.name, r.ino)
 	d.touched(r.now)
@@ -265,12 +265,27 @@ func (t *tree) applyLink(r *record) error {
 	if err != nil {
 		return err
 	}
+	if n.isDir() && (n.nlink > 0 || r.ino == r.dir) {
+		return fmt.Errorf("directory %d has a name already", r.ino)
+	}
 	if err := t.applyEntry(r); err != nil {
 		return err
 	}
-	n.nlink++
+	d := t.nodes[r.dir]
+	if n.isDir() {
+		n.parent = r.dir
+		for _, e := range n.kids {
+			if c := t.nodes[e.ino]; c != nil && c.isDir() {
+				n.nlink++
+			}
+		}
+		n.nlink += 2
+		d.subdirs(+1)
+	} else {
+		n.nlink++
+	}
 	n.ctime.Store(r.now)
-	t.nodes[r.dir].touched(r.now)
+	d.touched(r.now)
 	return nil
 }
 
@@ -290,7 +305,7 @@ func (t *tree) unnamed(d, n *inode, now int64) {
 	n.ctime.Store(now)
 	if n.isDir() {
 		n.nlink = 0
-		d.nlink--
+		d.subdirs(-1)
 	} else if n.nlink > 0 {
 		n.nlink--
 	}
@@ -343,7 +358,15 @@ func (t *tree) moved(n, from, to *inode, now int64) {
 	to.touched(now)
 	if n.isDir() && from != to {
 		n.parent = to.ino
-		from.nlink--
-		to.nlink++
+		from.subdirs(-1)
+		to.subdirs(+1)
+	}
+}
+
+// subdirs counts directories that come into n or leave it. A directory that has
+// no name has no links either, whatever it holds.
+func (n *inode) subdirs(change int) {
+	if n.nlink > 0 {
+		n.nlink = uint32(int(n.nlink) + change)
 	}
 }

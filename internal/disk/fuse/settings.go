@@ -78,7 +78,9 @@ func (d *Drive) Set(values map[string]string) error {
 		}
 	}
 	d.timing.Store(&t)
-	d.disk.SetPolicy(policy)
+	if err := d.disk.SetPolicy(policy); err != nil {
+		return err
+	}
 	d.disk.SetDirtyLimit(limit)
 	return nil
 }
