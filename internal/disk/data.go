@@ -144,7 +144,9 @@ func (s *Session) dirtyPage(n *inode, idx int64, whole bool) (*page, error) {
 func (s *Session) freePages(n *inode, drop func(idx int64) bool) {
 	for idx, pg := range n.live.pages {
 		if drop(idx) {
-			delete(n.live.pages, idx)
+			if delete(n.live.pages, idx); !n.ext.has(run{idx, idx + 1}) {
+				s.used.Add(-1)
+			}
 			pagePool.Put(pg)
 			s.dirtyBytes.Add(-PageSize)
 		}
@@ -190,6 +192,9 @@ func (s *Session) Write(ino uint64, p []byte, off int64, now int64) error {
 	}
 	n.live.mu.Lock()
 	defer n.live.mu.Unlock()
+	if err := s.take(n, off, int64(len(p))); err != nil {
+		return err
+	}
 	if off > n.size {
 		if err := s.growTail(n); err != nil {
 			return err
@@ -277,7 +282,7 @@ func (s *Session) resize(n *inode, size, now int64) error {
 			}
 		}
 	}
-	n.applyData(r)
+	s.changeExtents(n, r)
 	seq := s.append(r, n)
 	n.live.logged = size
 	s.cleaned(n)
@@ -350,7 +355,7 @@ func (s *Session) punch(n *inode, from, to int64) error {
 		return nil
 	}
 	r := &record{op: opPunch, ino: n.ino, runs: extents{whole}}
-	n.applyData(r)
+	s.changeExtents(n, r)
 	seq := s.append(r, n)
 	n.live.dataSeq.Store(seq)
 	n.live.frees = seq

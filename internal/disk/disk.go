@@ -62,6 +62,7 @@ type Options struct {
 	Profile    Profile // Ext4 if empty
 	Seed       uint64
 	DirtyLimit int64 // bytes; DefaultDirtyLimit if 0
+	Space      int64 // bytes, see SetSpace
 	InodeBase  uint64
 	RootMode   uint32 // permission bits
 	RootUID    uint32
@@ -76,6 +77,8 @@ type Disk struct {
 	policy  atomic.Value // Policy
 	profile Profile
 	limit   atomic.Int64
+	space   atomic.Int64 // pages
+	fail    atomic.Int64 // write-backs that are to fail
 
 	// gate lets durable changes in (read side): whoever passes it checks first
 	// that its session is not dead. Shutting it once after a cut makes sure that
@@ -109,6 +112,7 @@ func Open(img Image, o Options) (*Disk, error) {
 	}
 	d.policy.Store(o.Policy)
 	d.SetDirtyLimit(o.DirtyLimit)
+	d.SetSpace(o.Space)
 	journal, err := img.Journal()
 	if err != nil {
 		return nil, fmt.Errorf("read the metadata journal: %w", err)
@@ -250,6 +254,7 @@ func (d *Disk) PowerOn(now int64) (*Session, Dropped, error) {
 	if err != nil {
 		return nil, lost, err
 	}
+	d.fail.Store(0)
 	s := newSession(d, d.durable.clone(), now)
 	if err := s.record(d.Policy().ordered()); err != nil {
 		return nil, lost, err

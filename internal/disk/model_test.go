@@ -30,7 +30,7 @@ func (m *machine) open(t *rapid.T, seed uint64) {
 	if m.posix {
 		profile = Posix
 	}
-	m.d, err = Open(m.img, Options{Policy: m.policy, Profile: profile, Seed: seed, InodeBase: 7, RootMode: 0o755, Now: m.now})
+	m.d, err = Open(m.img, Options{Policy: m.policy, Profile: profile, Seed: seed, InodeBase: 7, RootMode: 0o755, Now: m.now, Space: testSpace * PageSize})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +167,9 @@ func (m *machine) Rename(t *rapid.T) {
 	}
 }
 
+// testSpace is what a few files fill, in pages.
+const testSpace = 12
+
 const maxTestFile = 5 * PageSize
 
 func (m *machine) Write(t *rapid.T) {
@@ -176,8 +179,13 @@ func (m *machine) Write(t *rapid.T) {
 		off -= off % PageSize
 	}
 	b := bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, rapid.SampledFrom([]int{1, 100, SectorSize, PageSize, 2 * PageSize, 5000}).Draw(t, "len"))
-	want(t, "write", m.s.Write(ino, b, int64(off), m.now), nil)
-	m.ref.write(ino, b, off)
+	var expect error
+	if m.ref.taken()+m.ref.needs(ino, off, len(b)) > testSpace && m.ref.needs(ino, off, len(b)) > 0 {
+		expect = syscall.ENOSPC
+	}
+	if want(t, "write", m.s.Write(ino, b, int64(off), m.now), expect) {
+		m.ref.write(ino, b, off)
+	}
 }
 
 func (m *machine) Truncate(t *rapid.T) {
@@ -205,13 +213,25 @@ func (m *machine) Fallocate(t *rapid.T) {
 func (m *machine) Fsync(t *rapid.T) {
 	all := m.inos(func(*refNode) bool { return true })
 	ino, dataOnly := rapid.SampledFrom(all).Draw(t, "ino"), rapid.Bool().Draw(t, "dataOnly")
-	want(t, "fsync", m.s.Fsync(ino, dataOnly), nil)
-	if m.policy != Lying {
-		m.ref.fsync(ino, dataOnly)
+	var expect error
+	if m.policy != Lying && !m.ref.fsync(ino, dataOnly) {
+		expect = syscall.EIO
 	}
+	want(t, "fsync", m.s.Fsync(ino, dataOnly), expect)
+}
+
+// Fail lets a write-back fail, unless the disk's own order decides whose it is.
+func (m *machine) Fail(t *rapid.T) {
+	if m.policy == Lying {
+		t.Skip("a lying disk destages all")
+	}
+	m.ref.fail = rapid.IntRange(0, 2).Draw(t, "failures")
+	m.d.FailWriteBacks(int64(m.ref.fail))
 }
 
 func (m *machine) Sync(t *rapid.T) {
+	m.ref.fail = 0
+	m.d.FailWriteBacks(0)
 	want(t, "sync", m.s.Sync(), nil)
 	m.ref.sync()
 }
@@ -445,6 +465,9 @@ func (m *machine) Check(t *rapid.T) {
 	var dirty int64
 	for _, pages := range m.ref.dirty {
 		dirty += int64(len(pages)) * PageSize
+	}
+	if got := m.s.used.Load(); got != m.ref.taken() {
+		t.Fatalf("%d pages are taken, want %d", got, m.ref.taken())
 	}
 	if got := m.s.dirtyBytes.Load(); got != dirty {
 		t.Fatalf("%d dirty bytes, want %d", got, dirty)

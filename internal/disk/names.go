@@ -195,7 +195,7 @@ func (s *Session) Rename(dir uint64, name string, dir2 uint64, name2 string, fla
 	r.b = int64(old.ino)
 	if flags == 0 && n.isReg() && !s.d.lying() && s.d.profile != Posix {
 		n.live.mu.Lock()
-		err := s.writeback(n)
+		err := s.writebackLater(n)
 		n.live.mu.Unlock()
 		if err != nil {
 			return err

@@ -179,6 +179,7 @@ func (d *Disk) crashPrefix(s *Session, torn bool, lost *Dropped) error {
 		count, sectors = d.tear(steps, count)
 	}
 	again := newSession(d, d.durable.clone(), s.now.Load())
+	again.redoing = true
 	for i, st := range steps {
 		o := st.o
 		if i == count && sectors > 0 {

@@ -43,6 +43,10 @@ func (s *Session) writeback(n *inode) error {
 			return err
 		}
 	}
+	if len(v.pages) > 0 && s.failing() {
+		s.lose(n)
+		return errWriteBack
+	}
 	sc := scratchPool.Get().(*scratch)
 	defer scratchPool.Put(sc)
 	sc.idx = sc.idx[:0]
@@ -271,6 +275,9 @@ func (s *Session) Fsync(ino uint64, dataOnly bool) error {
 	v.mu.Lock()
 	err = s.writeback(n)
 	v.mu.Unlock()
+	if err == nil && v.failed.Load() && v.failed.Swap(false) {
+		err = errWriteBack
+	}
 	if err != nil {
 		return err
 	}
@@ -299,7 +306,7 @@ func (s *Session) syncAll() error {
 	s.syncing.Store(s.d.lying())
 	for _, n := range s.dirtyNodes() {
 		n.live.mu.Lock()
-		err := s.writeback(n)
+		err := s.writebackLater(n)
 		n.live.mu.Unlock()
 		if err != nil {
 			return err
@@ -382,7 +389,7 @@ func (s *Session) Tick(now int64) error {
 func (s *Session) writebackNode(n *inode) error {
 	n.live.mu.Lock()
 	defer n.live.mu.Unlock()
-	return s.writeback(n)
+	return s.writebackLater(n)
 }
 
 // DirtyPages is how much an fsync of the inode would have to write, in pages;

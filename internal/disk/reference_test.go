@@ -56,7 +56,9 @@ type reference struct {
 	meta   map[uint64]int // sequence of the last record
 	stale  map[uint64]bool
 	refs   map[uint64]int
-	done   map[uint64]int // under Posix: position up to which an inode's part is durable
+	fail   int             // write-backs that are to fail
+	failed map[uint64]bool // one did, in the background
+	done   map[uint64]int  // under Posix: position up to which an inode's part is durable
 
 	appended, committed int
 	destaged            refTree // live, when a lying disk last destaged
@@ -83,6 +85,7 @@ func (r *reference) boot() {
 	}
 	r.pending, r.ops, r.appended, r.committed, r.done = nil, nil, 0, 0, map[uint64]int{}
 	r.dirty, r.stale = map[uint64]map[int64]bool{}, map[uint64]bool{}
+	r.fail, r.failed = 0, map[uint64]bool{}
 	r.logged, r.frees, r.data, r.meta, r.refs = map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]int{}
 	for ino, n := range r.live {
 		r.logged[ino] = len(n.data)
@@ -164,6 +167,12 @@ func (r *reference) writeback(ino uint64) {
 	if r.behind(ino, r.frees[ino]) {
 		r.commitFor(ino)
 	}
+	if r.fail > 0 && len(r.dirty[ino]) > 0 {
+		r.fail--
+		r.failed[ino] = true
+		r.lose(ino)
+		return
+	}
 	var fresh []int64
 	for p := range r.dirty[ino] {
 		if r.objects[ino] == nil {
@@ -196,8 +205,34 @@ func (r *reference) writeback(ino uint64) {
 	}
 }
 
-func (r *reference) fsync(ino uint64, dataOnly bool) {
+// lose makes an inode read as what the disk has, for dirty pages that a failed
+// write-back gave up.
+func (r *reference) lose(ino uint64) {
+	n := r.live[ino]
+	n.data = slices.Clone(n.data)
+	for p := range r.dirty[ino] {
+		page := make([]byte, PageSize)
+		if n.alloc[p] {
+			copy(page, r.objects[ino][p])
+		}
+		if at := int(p) * PageSize; at < len(n.data) {
+			copy(n.data[at:], page)
+		}
+	}
+	delete(r.dirty, ino)
+	for _, o := range r.ops {
+		o.written = o.written || o.ino == ino
+	}
+	r.dropOps(ino)
+}
+
+// fsync returns false if it is to fail.
+func (r *reference) fsync(ino uint64, dataOnly bool) bool {
 	r.writeback(ino)
+	if r.failed[ino] {
+		delete(r.failed, ino)
+		return false
+	}
 	need := r.data[ino]
 	if !dataOnly {
 		need = max(need, r.meta[ino])
@@ -205,6 +240,7 @@ func (r *reference) fsync(ino uint64, dataOnly bool) {
 	if r.behind(ino, need) || !dataOnly && r.stale[ino] {
 		r.commitFor(ino)
 	}
+	return true
 }
 
 func (r *reference) sync() {
@@ -213,6 +249,29 @@ func (r *reference) sync() {
 	}
 	r.commit()
 	r.destaged = r.live.clone()
+}
+
+// taken is how many pages the files take, on the disk or dirty.
+func (r *reference) taken() (pages int64) {
+	for ino, n := range r.live {
+		pages += int64(len(n.alloc))
+		for p := range r.dirty[ino] {
+			if !n.alloc[p] {
+				pages++
+			}
+		}
+	}
+	return pages
+}
+
+// needs is how many pages more a write takes.
+func (r *reference) needs(ino uint64, off, n int) (pages int64) {
+	for p := int64(off / PageSize); p*PageSize < int64(off+n); p++ {
+		if !r.live[ino].alloc[p] && !r.dirty[ino][p] {
+			pages++
+		}
+	}
+	return pages
 }
 
 func (r *reference) touchPage(ino uint64, p int64) {

@@ -59,11 +59,13 @@ type Session struct {
 	dirtyMu    sync.Mutex
 	dirty      map[*inode]struct{}
 	dirtyBytes atomic.Int64
+	used       atomic.Int64 // pages that files have on the disk or dirty
 	now        atomic.Int64 // of the last Tick
 	reclaimMu  sync.Mutex
 
 	syncing   atomic.Bool // a lying disk's destage has begun, and not ended
 	finishing atomic.Bool // see finish
+	redoing   bool        // of a crash policy: nobody else has it, and nothing fails
 }
 
 func newSession(d *Disk, t *tree, now int64) *Session {
@@ -71,6 +73,7 @@ func newSession(d *Disk, t *tree, now int64) *Session {
 	s.now.Store(now)
 	for _, n := range t.nodes {
 		n.live = &live{logged: n.size}
+		s.used.Add(n.ext.pages())
 	}
 	return s
 }
@@ -254,6 +257,7 @@ func (s *Session) reap(n *inode) {
 	defer n.live.mu.Unlock()
 	n.live.dropped = true
 	s.freePages(n, func(int64) bool { return true })
+	s.used.Add(-n.ext.pages())
 	delete(s.t.nodes, n.ino)
 	s.logMu.Lock()
 	delete(s.staleTimes, n)

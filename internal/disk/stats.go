@@ -11,6 +11,8 @@ type counters struct {
 	writebacks, writebackBytes      atomic.Int64
 	stalls, cuts                    atomic.Int64
 	droppedBytes, droppedOps        atomic.Int64
+	failedWritebacks, failedBytes   atomic.Int64
+	fulls                           atomic.Int64
 }
 
 // Stats returns the disk's counters by name. Bytes end in _bytes; all others
@@ -26,7 +28,11 @@ func (d *Disk) Stats() map[string]float64 {
 		"stalls": float64(c.stalls.Load()), "cuts": float64(c.cuts.Load()),
 		"dropped_bytes": float64(c.droppedBytes.Load()), "dropped_operations": float64(c.droppedOps.Load()),
 		"dirty_limit_bytes": float64(d.limit.Load()),
+		"failed_writebacks": float64(c.failedWritebacks.Load()), "failed_bytes": float64(c.failedBytes.Load()),
+		"no_space": float64(c.fulls.Load()),
 	}
+	bound, taken := d.Space()
+	m["size_bytes"], m["used_bytes"] = float64(bound), float64(taken)
 	if s := d.session.Load(); s != nil && !s.dead.Load() {
 		m["dirty_bytes"] = float64(s.dirtyBytes.Load())
 		s.logMu.Lock()
