@@ -41,24 +41,35 @@ func newSimdiskCmd(env Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.disk, "disk", "", "kind of disk: "+strings.Join(kinds, ", "))
-	f.StringVar(&o.profile, "profile", "ext4", "file system whose rules say what is durable when: ext4")
-	f.StringVar(&o.crash, "crash", string(disk.LoseAll), "what a cut leaves of what was not flushed: lose-all, random-sectors, lying")
+	f.StringVar(&o.profile, "profile", string(disk.Ext4), "whose rules say what is durable when: "+joined(disk.Profiles()))
+	f.StringVar(&o.crash, "crash", string(disk.LoseAll), "what a cut leaves of what was not flushed: "+joined(disk.Policies()))
+	f.StringVar(&o.size, "size", "0", "space for files in bytes, or with K, M, G or T; 0: as BACKING has")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of latencies and of what a crash keeps")
 	f.StringVar(&o.socket, "control", "", "control socket (default BACKING.sock)")
 	f.BoolVar(&o.lifeline, "lifeline", false, "end as by a power cut when standard input ends")
 	f.Int64Var(&o.dirtyLimit, "dirty-limit", disk.DefaultDirtyLimit, "bytes that may be waiting to be written back before writers wait")
 	_ = cmd.MarkFlagRequired("disk")
 	_ = cmd.RegisterFlagCompletionFunc("disk", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("crash", cobra.FixedCompletions([]string{"lose-all", "random-sectors", "lying"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("crash", cobra.FixedCompletions(strings.Split(joined(disk.Policies()), ", "), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(strings.Split(joined(disk.Profiles()), ", "), cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(simdiskControlCmds(env)...)
 	return cmd
 }
 
+// joined lists names for a help text.
+func joined[T ~string](names []T) string {
+	all := make([]string, len(names))
+	for i, n := range names {
+		all[i] = string(n)
+	}
+	return strings.Join(all, ", ")
+}
+
 type simdiskOptions struct {
-	disk, profile, crash, socket string
-	seed                         uint64
-	lifeline                     bool
-	dirtyLimit                   int64
+	disk, profile, crash, socket, size string
+	seed                               uint64
+	lifeline                           bool
+	dirtyLimit                         int64
 }
 
 func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) error {
@@ -70,8 +81,13 @@ func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) e
 	if err != nil {
 		return err
 	}
-	if o.profile != "ext4" {
-		return fmt.Errorf("unknown profile %q: use ext4", o.profile)
+	profile, err := disk.ParseProfile(o.profile)
+	if err != nil {
+		return err
+	}
+	size, err := fuse.ParseSize(o.size)
+	if err != nil {
+		return fmt.Errorf("--size %s: %w", o.size, err)
 	}
 	if o.dirtyLimit < 1<<20 {
 		return fmt.Errorf("--dirty-limit %d: want at least 1048576 bytes", o.dirtyLimit)
@@ -89,7 +105,7 @@ func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) e
 		}()
 	}
 	err = fuse.Run(ctx, fuse.Config{
-		Backing: args[0], Mountpoint: args[1], Kind: kind, Policy: policy, Seed: o.seed, DirtyLimit: o.dirtyLimit,
+		Backing: args[0], Mountpoint: args[1], Kind: kind, Policy: policy, Profile: profile, Seed: o.seed, DirtyLimit: o.dirtyLimit, Size: size,
 		Log: slog.New(slog.NewTextHandler(env.Stderr, nil)),
 	}, o.socket, lifeline, func() {
 		if isTerminal(env.Stderr) {
@@ -145,7 +161,7 @@ func simdiskControl(env Env, use, short string, minValues int,
 	if minValues > 0 {
 		args, usage = cobra.MinimumNArgs(1+minValues), usage+" KEY=VALUE..."
 		example += " flush_ms=5 crash=lying"
-		short += ":\ndisk, flush_ms, read_ms, write_ms, flush_spread, flush_tail, flush_tail_mul, crash, dirty_limit"
+		short += ":\n" + strings.Join(fuse.Settings(), ", ")
 	}
 	cmd := &cobra.Command{
 		Use: usage, Short: strings.SplitN(short, ":\n", 2)[0], Long: short + ".", Example: example, Args: args,

@@ -30,15 +30,14 @@ func (l Latency) Sample(rng *rand.Rand) time.Duration {
 	return time.Duration(float64(l.Median) * f)
 }
 
-// Timing is how long a disk takes. IOPS and BytesPerSecond (0: no limit) are
-// what the disk is sold with; the token buckets that enforce them are not part
-// of the model yet.
+// Timing is how long a disk takes, and what it is sold with.
 type Timing struct {
-	Flush          Latency
-	Read           Latency // of a read that the page cache does not have
-	Write          Latency // of a direct write
-	IOPS           float64
-	BytesPerSecond float64
+	Flush    Latency
+	Read     Latency // of a read that the page cache does not have
+	Write    Latency // of a direct write
+	IOPS     Limit   // operations, of MaxIO bytes at most each
+	Bytes    Limit
+	Parallel int // how many transfers may be at the device at once; 0: no limit
 }
 
 // Named is a kind of disk.
@@ -67,7 +66,7 @@ func NamedDisks() []Named {
 			Flush: Latency{1100 * us, 0.25, 0.01, 6},
 			Read:  Latency{700 * us, 0.3, 0.01, 6},
 			Write: Latency{900 * us, 0.3, 0.01, 6},
-			IOPS:  3000, BytesPerSecond: 125e6,
+			IOPS:  Limit{Rate: 3000}, Bytes: Limit{Rate: 125e6},
 		}},
 		{"cloud-volume", "a cloud server's network volume, flush 2.7 ms", Timing{
 			Flush: Latency{2700 * us, 0.15, 0.01, 4},

@@ -90,6 +90,7 @@ func (s *Session) writePages(n *inode, sc *scratch) (fresh extents, err error) {
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
+	n.live.runs = 0
 	for i := 0; i < len(sc.idx); {
 		sc.bufs = sc.bufs[:0]
 		first := sc.idx[i]
@@ -105,6 +106,7 @@ func (s *Session) writePages(n *inode, sc *scratch) (fresh extents, err error) {
 			fresh.add(r)
 		}
 		i = j
+		n.live.runs += (int64(j)*PageSize + MaxIO - 1) / MaxIO
 	}
 	return fresh, nil
 }
@@ -389,7 +391,12 @@ func (s *Session) Tick(now int64) error {
 func (s *Session) writebackNode(n *inode) error {
 	n.live.mu.Lock()
 	defer n.live.mu.Unlock()
-	return s.writebackLater(n)
+	pages := len(n.live.pages)
+	err := s.writebackLater(n)
+	s.d.stats.backOps.Add(n.live.runs)
+	s.d.stats.backBytes.Add(int64(pages) * PageSize)
+	n.live.runs = 0
+	return err
 }
 
 // DirtyPages is how much an fsync of the inode would have to write, in pages;

@@ -21,6 +21,7 @@ type live struct {
 	pages   map[int64]*page
 	logged  int64  // the size that the log knows
 	frees   uint64 // log position of the last record that freed pages
+	runs    int64  // transfers of the last write-back
 	wbOp    uint64 // the last data operation that was written back; see opLog
 	dropped bool   // without a name and a user: nothing may be written any more
 	due     int64  // when background write-back takes the pages; under dirtyMu

@@ -13,6 +13,7 @@ type counters struct {
 	droppedBytes, droppedOps        atomic.Int64
 	failedWritebacks, failedBytes   atomic.Int64
 	fulls                           atomic.Int64
+	backOps, backBytes              atomic.Int64 // see Background
 }
 
 // Stats returns the disk's counters by name. Bytes end in _bytes; all others

@@ -29,6 +29,8 @@ type Config struct {
 	Mountpoint string // an existing directory
 	Kind       disk.Named
 	Policy     disk.Policy
+	Profile    disk.Profile
+	Size       int64 // bytes that files may take; 0: as the backing directory has
 	Seed       uint64
 	DirtyLimit int64 // bytes; disk.DefaultDirtyLimit if 0
 	Log        *slog.Logger
@@ -41,6 +43,7 @@ type Drive struct {
 	backing *Backing
 	disk    *disk.Disk
 	timing  atomic.Pointer[disk.Timing]
+	limits  atomic.Pointer[limits]
 	rngMu   sync.Mutex
 	rng     *rand.Rand
 	flushes disk.Hist // of fsync and fdatasync, milliseconds as programs see them
@@ -72,6 +75,7 @@ func Mount(cfg Config) (*Drive, error) {
 	}
 	t := cfg.Kind.Timing
 	d.timing.Store(&t)
+	d.limit(nil, &t, false)
 	st, err := d.checkPaths()
 	if err != nil {
 		return nil, err
@@ -83,6 +87,7 @@ func Mount(cfg Config) (*Drive, error) {
 	crand.Read(seed[:])
 	d.disk, err = disk.Open(d.backing, disk.Options{
 		Policy: cfg.Policy, Seed: cfg.Seed, DirtyLimit: cfg.DirtyLimit,
+		Profile: cfg.Profile, Space: cfg.Size,
 		// Programs derive System V keys from inode numbers, which therefore must
 		// differ from disk to disk.
 		InodeBase: 1<<20 + uint64(binary.LittleEndian.Uint32(seed[:])>>1),
@@ -186,10 +191,11 @@ func (d *Drive) tick() {
 		case <-t.C:
 		}
 		f := d.fs.Load()
-		if f.s.Dead() {
+		if f.s.Dead() || d.hangs() {
 			continue
 		}
 		err := f.s.Tick(now())
+		f.background(false)
 		if err != nil && !f.s.Dead() && !failed {
 			d.cfg.Log.Error("background write-back", "err", err)
 		}
@@ -279,6 +285,9 @@ func (d *Drive) Sync() error {
 	if f.s.Dead() {
 		return errors.New("the power is cut")
 	}
+	if d.hangs() {
+		return errors.New("the disk hangs: set hang=false, or cut its power")
+	}
 	return f.s.Sync()
 }
 
@@ -303,6 +312,7 @@ func (d *Drive) Stop() error {
 		return d.doneErr
 	}
 	d.stopping.Store(true)
+	d.limit(d.timing.Load(), d.timing.Load(), false)
 	f := d.fs.Load()
 	if f.s.Dead() {
 		d.doneErr = d.letGo()

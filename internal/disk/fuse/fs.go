@@ -118,6 +118,9 @@ func (f *fileSystem) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofus
 }
 
 func (f *fileSystem) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	if !f.awake() {
+		return gofuse.EIO
+	}
 	t := now()
 	var v disk.SetAttr
 	if m, ok := in.GetMode(); ok {
@@ -155,6 +158,9 @@ func (f *fileSystem) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofus
 }
 
 func (f *fileSystem) create(h *gofuse.InHeader, dir uint64, name string, v disk.NewNode, out *gofuse.EntryOut) gofuse.Status {
+	if !f.awake() {
+		return gofuse.EIO
+	}
 	v.UID, v.GID = h.Uid, h.Gid
 	a, err := f.s.Create(dir, name, v, now())
 	if err == nil {
@@ -186,6 +192,9 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *gofuse.CreateIn, out *gofuse
 }
 
 func (f *fileSystem) Link(_ <-chan struct{}, in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
+	if !f.awake() {
+		return gofuse.EIO
+	}
 	a, err := f.s.Link(in.Oldnodeid, in.NodeId, name, now())
 	if err == nil {
 		f.entry(&a, out)
@@ -194,10 +203,16 @@ func (f *fileSystem) Link(_ <-chan struct{}, in *gofuse.LinkIn, name string, out
 }
 
 func (f *fileSystem) Unlink(_ <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
+	if !f.awake() {
+		return gofuse.EIO
+	}
 	return status(f.s.Unlink(h.NodeId, name, now()))
 }
 
 func (f *fileSystem) Rmdir(_ <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
+	if !f.awake() {
+		return gofuse.EIO
+	}
 	return status(f.s.Rmdir(h.NodeId, name, now()))
 }
 
@@ -206,6 +221,9 @@ func (f *fileSystem) Rmdir(_ <-chan struct{}, h *gofuse.InHeader, name string) g
 const opRename2 = 45
 
 func (f *fileSystem) Rename(_ <-chan struct{}, in *gofuse.RenameIn, name, name2 string) gofuse.Status {
+	if !f.awake() {
+		return gofuse.EIO
+	}
 	var flags uint32
 	if in.Opcode == opRename2 {
 		flags = in.Flags
@@ -237,11 +255,14 @@ func (f *fileSystem) ReadDir(_ <-chan struct{}, in *gofuse.ReadIn, out *gofuse.D
 }
 
 func (f *fileSystem) Read(_ <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
+	if !f.awake() {
+		return nil, gofuse.EIO
+	}
 	n, device, err := f.s.Read(in.NodeId, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
 	if err != nil {
 		return nil, status(err)
 	}
-	if device > 0 && !f.delay(func(t *disk.Timing) disk.Latency { return t.Read }) {
+	if device > 0 && !f.transfer(func(t *disk.Timing) disk.Latency { return t.Read }, device) {
 		return nil, gofuse.EIO
 	}
 	return gofuse.ReadResultData(buf[:n]), gofuse.OK
@@ -257,10 +278,17 @@ func (f *fileSystem) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 
 // write puts data at off; flags are those of the open file.
 func (f *fileSystem) write(node uint64, data []byte, off int64, flags uint32) gofuse.Status {
+	limited := f.d.limits.Load() != nil
+	if limited && !f.awake() {
+		return gofuse.EIO
+	}
 	if err := f.s.Write(node, data, off, now()); err != nil {
 		return status(err)
 	}
-	if flags&syscall.O_DIRECT != 0 && !f.delay(func(t *disk.Timing) disk.Latency { return t.Write }) {
+	if flags&syscall.O_DIRECT != 0 && !f.transfer(func(t *disk.Timing) disk.Latency { return t.Write }, 0) {
+		return gofuse.EIO
+	}
+	if limited && !f.background(true) {
 		return gofuse.EIO
 	}
 	return gofuse.OK
@@ -272,6 +300,17 @@ func (f *fileSystem) delay(which func(*disk.Timing) disk.Latency) bool {
 		return f.sleeper.sleep(d, f.dead)
 	}
 	return !f.s.Dead()
+}
+
+// transfer waits as long as limits and latency of a transfer of n bytes ask for;
+// what a direct write has to move is counted when it is flushed. It returns false
+// after a cut.
+func (f *fileSystem) transfer(which func(*disk.Timing) disk.Latency, n int) bool {
+	l := f.d.limits.Load()
+	if l == nil {
+		return f.delay(which)
+	}
+	return f.throttled(l, transfers(n), int64(n)) && f.atDevice(l, func() bool { return f.delay(which) })
 }
 
 func (f *fileSystem) Fsync(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
@@ -286,12 +325,16 @@ func (f *fileSystem) FsyncDir(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Stat
 func (f *fileSystem) fsync(node uint64, flags uint32) gofuse.Status {
 	began := time.Now()
 	flush := func(t *disk.Timing) disk.Latency { return t.Flush }
+	l := f.d.limits.Load()
 	if f.d.timing.Load().Flush.Median > 0 {
-		if !f.lane.flush(func() bool { return f.delay(flush) }, f.dead) {
+		if !f.lane.flush(func() bool { return f.atDevice(l, func() bool { return f.delay(flush) }) }, f.dead) {
 			return gofuse.EIO
 		}
 	} else {
 		f.d.batches.Add(1)
+	}
+	if l != nil && !f.admitFlush(l, node) {
+		return gofuse.EIO
 	}
 	const dataSync = 1
 	if err := f.s.Fsync(node, flags&dataSync != 0); err != nil {
@@ -302,6 +345,9 @@ func (f *fileSystem) fsync(node uint64, flags uint32) gofuse.Status {
 }
 
 func (f *fileSystem) Fallocate(_ <-chan struct{}, in *gofuse.FallocateIn) gofuse.Status {
+	if !f.awake() {
+		return gofuse.EIO
+	}
 	return status(f.s.Fallocate(in.NodeId, in.Mode, int64(in.Offset), int64(in.Length), now()))
 }
 
@@ -317,5 +363,6 @@ func (f *fileSystem) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.S
 	out.Blocks, out.Bfree, out.Bavail = st.Blocks, st.Bfree, st.Bavail
 	out.Files, out.Ffree = st.Files, st.Ffree
 	out.NameLen = 255
+	f.size(out)
 	return gofuse.OK
 }

@@ -29,7 +29,8 @@ const daemonEnv = "HOLDFAST_TEST_SIMDISK"
 
 type daemonConfig struct {
 	Backing, Mountpoint, Disk, Crash, Socket string
-	DirtyLimit                               int64
+	Profile                                  string
+	DirtyLimit, Size                         int64
 }
 
 func TestMain(m *testing.M) {
@@ -59,7 +60,8 @@ func daemonMain(config string) int {
 	}()
 	fuse.Tune()
 	err = fuse.Run(ctx, fuse.Config{
-		Backing: c.Backing, Mountpoint: c.Mountpoint, Kind: kind, Policy: disk.Policy(c.Crash), Seed: 1, DirtyLimit: c.DirtyLimit,
+		Backing: c.Backing, Mountpoint: c.Mountpoint, Kind: kind, Policy: disk.Policy(c.Crash), Profile: disk.Profile(c.Profile), Seed: 1,
+		DirtyLimit: c.DirtyLimit, Size: c.Size,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}, c.Socket, lifeline, func() { _, _ = os.Stdout.WriteString("ready\n") })
 	if err != nil {

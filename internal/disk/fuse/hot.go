@@ -72,6 +72,9 @@ func (f *fileSystem) slow(in []byte) bool {
 	if len(in) < headerSize {
 		return false
 	}
+	if l := f.d.limits.Load(); l != nil && l.waits(binary.NativeEndian.Uint32(in[atOpcode:])) {
+		return true
+	}
 	t := f.d.timing.Load()
 	switch node := binary.NativeEndian.Uint64(in[atNode:]); binary.NativeEndian.Uint32(in[atOpcode:]) {
 	case opFsync, opFsyncDir:

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -212,9 +213,15 @@ func cutUnderLoad(t *testing.T, d *daemon, p *postgres, first int64, during time
 }
 
 func TestPostgresLosesNothing(t *testing.T) {
-	for _, crash := range []string{"lose-all", "random-sectors"} {
+	for _, crash := range []string{"lose-all", "random-sectors", "operation-prefix", "torn-write", "posix/lose-all", "posix/random-sectors"} {
 		t.Run(crash, func(t *testing.T) {
-			d := mount(t, "local-nvme", crash)
+			profile, policy, ok := strings.Cut(crash, "/")
+			if !ok {
+				profile, policy = "", crash
+			}
+			d := prepare(t, "local-nvme", policy)
+			d.cfg.Profile = profile
+			d.start()
 			p := newPostgres(t, d.mnt)
 			p.start()
 			p.exec("create table acks (id bigint primary key)")
