@@ -65,7 +65,7 @@ func (m *meter) take(n float64, now int64) int64 {
 // balance is the credit that is left.
 func (m *meter) balance(now int64) float64 {
 	m.base.fill(now)
-	return min(max(m.base.level, 0), m.credit)
+	return min(max(m.base.level-m.base.rate*slack, 0), m.credit)
 }
 
 // MaxIO is the largest transfer that counts as one operation, as with AWS's

@@ -94,7 +94,7 @@ func TestCreditIsSpent(t *testing.T) {
 		_, _ = directReads(t, path, 4096, 8, 200*time.Millisecond)
 		stats, err := d.Stats(d.ctx())
 		must(t, err)
-		spent = stats["iops_credit"] == 0
+		spent = stats["iops_credit"] < 5
 	}
 	n, took = directReads(t, path, 4096, 8, time.Second)
 	near(t, "reads per second without credit", float64(n)/took.Seconds(), 100, 0.2)
