@@ -81,11 +81,9 @@ func (l *opLog) clip(r *record) {
 	if !l.on.Load() || r.op != opTruncate && r.op != opPunch {
 		return
 	}
-	holes := r.runs
-	if r.op == opTruncate {
-		holes = extents{{r.size, maxSize}} // in bytes, unlike runs
-	} else {
-		holes = make(extents, len(r.runs))
+	holes := []run{{r.size, maxSize}} // in bytes
+	if r.op == opPunch {
+		holes = make([]run, len(r.runs))
 		for i, e := range r.runs {
 			holes[i] = run{e.from * PageSize, e.to * PageSize}
 		}

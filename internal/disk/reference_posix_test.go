@@ -73,15 +73,15 @@ func after(b, a *refRec, reach map[uint64]bool) bool {
 	return false
 }
 
-// paths says to which directories a path must lead when b is kept, given that
+// paths says to which directories a path must lead when r is kept, given that
 // one must lead to those of reach.
-func (b *refRec) paths(reach map[uint64]bool) map[uint64]bool {
+func (r *refRec) paths(reach map[uint64]bool) map[uint64]bool {
 	out := map[uint64]bool{}
 	for ino := range reach {
 		out[ino] = true
 	}
-	for _, l := range b.leads {
-		if b.between || reach[l[0]] {
+	for _, l := range r.leads {
+		if r.between || reach[l[0]] {
 			out[l[1]] = true
 		}
 	}

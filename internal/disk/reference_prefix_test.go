@@ -13,7 +13,6 @@ import (
 type refOp struct {
 	ino     uint64
 	after   int // position of the log's last record before it
-	id      int
 	off     int
 	b       []byte
 	void    []bool

@@ -213,7 +213,11 @@ func cutUnderLoad(t *testing.T, d *daemon, p *postgres, first int64, during time
 }
 
 func TestPostgresLosesNothing(t *testing.T) {
-	for _, crash := range []string{"lose-all", "random-sectors", "operation-prefix", "torn-write", "posix/lose-all", "posix/random-sectors"} {
+	all := []string{"lose-all", "random-sectors", "torn-write", "posix/lose-all"}
+	if os.Getenv("HOLDFAST_LONG") != "" {
+		all = append(all, "operation-prefix", "posix/random-sectors", "posix/torn-write")
+	}
+	for _, crash := range all {
 		t.Run(crash, func(t *testing.T) {
 			profile, policy, ok := strings.Cut(crash, "/")
 			if !ok {
@@ -223,6 +227,7 @@ func TestPostgresLosesNothing(t *testing.T) {
 			d.cfg.Profile = profile
 			d.start()
 			p := newPostgres(t, d.mnt)
+			d.fsync("") // initdb flushes what is in the directory, not the directory's own name
 			p.start()
 			p.exec("create table acks (id bigint primary key)")
 			for cut := range 3 {
