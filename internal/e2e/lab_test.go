@@ -147,6 +147,11 @@ experiments:
 		case "commit":
 			commits++
 			want = []string{"latency_mean_ms", "latency_p50_ms", "latency_p99_ms", "latency_p999_ms", "tps", "failed", "rss_mb", "cpu_s_per_1000", "disk_bytes"}
+			// The pages' images are in the WAL before: a run that begins right after a
+			// checkpoint writes about one for each transaction at this scale and length.
+			if v, ok := c.Metrics["fpi_per_tx"]; !ok || v > 0.2 {
+				t.Errorf("commit %v: %g full-page images a transaction (measured: %v), want hardly any", c.Params, v, ok)
+			}
 			if c.Params["mode"] == "open-loop" {
 				want = append(want, "service_mean_ms", "service_p99_ms")
 				if tps := c.Metrics["tps"]; tps < 80 || tps > 120 {
