@@ -42,7 +42,8 @@ lint: .tools/golangci-lint-$(LINT_VERSION) ## gofmt, vet, staticcheck and more
 fuzz: ## every decoder of outside bytes, FUZZTIME each (default 30s)
 	@scripts/fuzz $${FUZZTIME:-30s}
 
-bench: build ## the disk's speed against a plain file system
+bench: build ## the disk's speed against a plain file system, and what the load itself costs (a quiet machine)
+	HOLDFAST_LONG=1 HOLDFAST_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout 10m -run 'TestSpeed' -v ./internal/lab/driver
 	HOLDFAST_LONG=1 go test -count=1 -timeout 30m -run 'Speed' -v ./internal/disk/...
 
 sim: ## the decision core: 10,000 simulated schedules and every mutation

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"runtime"
+
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-db/holdfast/internal/lab/driver"
@@ -21,6 +23,9 @@ func newLabDriverCmd(env Env) *cobra.Command {
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
+			// It waits and hardly computes: with a second processor every answer wakes
+			// another thread, which costs more than handling the answer does.
+			runtime.GOMAXPROCS(1)
 			return infraError(driver.Run(cmd.Context(), cfg))
 		},
 	}

@@ -68,6 +68,9 @@ func Run(ctx context.Context, cfg *Config) error {
 		why = cause.Error()
 	}
 	err = s.bye(why)
+	if s.timer != nil {
+		s.timer.Stop()
+	}
 	// The collector closes the connection: were it closed here with something
 	// unread, the last frames might be lost.
 	limit := time.AfterFunc(s.timeout, func() { _ = s.nc.Close() })

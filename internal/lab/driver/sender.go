@@ -37,6 +37,27 @@ type sender struct {
 	confirmed uint64 // every intent up to this id is with the collector
 	over      bool   // the end of the connection is no longer an error
 	err       error
+
+	hold  time.Duration // how long an ack may wait for an intent to go along with
+	timer *time.Timer   // sends what waits; nil where nothing may
+	armed bool          // the timer is
+}
+
+// maxHold is the longest that an ack waits on a schedule.
+const maxHold = time.Millisecond
+
+// holdFor is how long an ack may wait, so that the next intent takes it along:
+// twice the time between two intents, where that is short enough not to matter.
+// Whoever waits for confirmations may lose its power at any moment, and holds
+// nothing back.
+func holdFor(cfg *Config) time.Duration {
+	if cfg.ConfirmIntents || cfg.Rate == 0 {
+		return 0
+	}
+	if d := time.Duration(2e9 / cfg.Rate); d <= maxHold {
+		return d
+	}
+	return 0
 }
 
 // connect reaches the collector and is welcomed by it.
@@ -53,8 +74,12 @@ func connect(cfg *Config) (*sender, *frame.Reader, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrCollector, err)
 	}
-	s := &sender{nc: nc, timeout: millis(cfg.CollectorTimeoutMs), confirm: cfg.ConfirmIntents, next: cfg.IDBase}
+	s := &sender{nc: nc, timeout: millis(cfg.CollectorTimeoutMs), confirm: cfg.ConfirmIntents, next: cfg.IDBase, hold: holdFor(cfg)}
 	s.cond.L = &s.mu
+	if s.hold > 0 {
+		s.timer = time.AfterFunc(time.Hour, s.overdue)
+		s.timer.Stop()
+	}
 	r := frame.NewReader(nc)
 	if err := s.hello(cfg, r); err != nil {
 		_ = nc.Close()
@@ -147,7 +172,7 @@ func (s *sender) intent(writer uint32, retryOf uint64) (uint64, error) {
 }
 
 // outcome reports what became of a write. With more, an intent follows at
-// once and takes the frame along.
+// once and takes the frame along; where acks may wait, one of another writer.
 func (s *sender) outcome(id uint64, r *result, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,9 +183,25 @@ func (s *sender) outcome(id uint64, r *result, more bool) {
 	if r.outcome == history.Acked {
 		s.newest = id
 	}
-	if !more {
+	switch {
+	case more:
+	case s.hold > 0 && r.outcome == history.Acked:
+		if !s.armed {
+			s.armed = true
+			s.timer.Reset(s.hold)
+		}
+	default:
 		s.flush(s.queued)
 	}
+}
+
+// overdue sends the acks that no intent has taken along. The timer is not
+// stopped when one has: that costs more than letting it run out.
+func (s *sender) overdue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.armed = false
+	s.flush(s.queued)
 }
 
 // latest is a write that was acked before now, to this driver or to another
