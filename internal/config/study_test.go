@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -96,6 +98,19 @@ func TestUnused(t *testing.T) {
 
 func FuzzParseStudy(f *testing.F) {
 	f.Add([]byte(good))
+	files, err := filepath.Glob("../lab/studies/*.yaml")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("the built-in studies: %v, %v", files, err)
+	}
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte("study: x\nsetups: &s [{setup: pg-single, volume: instance, crash: random-sectors}]\nexperiments: [{experiment: commit, clients: [1, 2], via: tcp, rate: .inf}]\n"))
+	f.Add([]byte("study: x\nsetups: [*a]\n--- !!binary {}\n"))
 	f.Add([]byte("study: [}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := ParseStudy("f", data)

@@ -104,8 +104,7 @@ func (d *dialer) dial(ctx context.Context, target int) (*session, error) {
 		_ = pc.Conn().Close()
 		return nil, err
 	}
-	s := &session{target: target, nc: h.Conn, fe: pgproto3.NewFrontend(h.Conn, h.Conn), now: d.now}
-	s.bind = pgproto3.Bind{PreparedStatement: statement, ParameterFormatCodes: []int16{1}, Parameters: make([][]byte, 4)}
+	s := newSession(h.Conn, target, d.now)
 	unwatch := context.AfterFunc(ctx, func() { _ = s.nc.SetDeadline(time.Unix(1, 0)) })
 	err = s.prepare(d.insert, d.read)
 	if !unwatch() { // the deadline is or will be in the past
@@ -116,6 +115,17 @@ func (d *dialer) dial(ctx context.Context, target int) (*session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// maxAnswer is the longest message of a server, in bytes. Nothing that it has to
+// say comes near it; a length that is nonsense must not be allocated.
+const maxAnswer = 1 << 20
+
+func newSession(nc net.Conn, target int, now func() time.Duration) *session {
+	s := &session{target: target, nc: nc, fe: pgproto3.NewFrontend(nc, nc), now: now}
+	s.fe.SetMaxBodyLen(maxAnswer)
+	s.bind = pgproto3.Bind{PreparedStatement: statement, ParameterFormatCodes: []int16{1}, Parameters: make([][]byte, 4)}
+	return s
 }
 
 // prepare makes sure that the server can be written to, and prepares the INSERT

@@ -1,6 +1,10 @@
 package experiment
 
-import "testing"
+import (
+	"bytes"
+	"os"
+	"testing"
+)
 
 const twoServers = `7 (postgres) S 1 7 7 0 -1 4194560 1 2 3 4 100 20 3000 400 20 0 1 0 5 6 7
 8 (a) b (c)) S 1 7 7 0 -1 4194560 1 2 3 4 9 9 9 9 20 0 1 0 5 6 7
@@ -31,11 +35,26 @@ func TestSumPss(t *testing.T) {
 	}
 }
 
+// FuzzProc: what /proc says is added up or refused; of what is added up, no line
+// is anything else.
 func FuzzProc(f *testing.F) {
 	f.Add([]byte(twoServers))
-	f.Add([]byte("Pss: 1 kB\n"))
-	f.Fuzz(func(_ *testing.T, data []byte) {
-		_, _ = sumTicks(data, "postgres")
-		_, _ = sumPss(data)
+	f.Add([]byte("Pss: 1 kB\nPss:\t120 kB\n"))
+	f.Add([]byte("7 (postgres) S 1\n"))
+	f.Add([]byte("7 (postgres) S 1 7 7 0 -1 4194560 1 2 3 4 18446744073709551615 9223372036854775807 9223372036854775807 1 20 0\n"))
+	if own, err := os.ReadFile("/proc/self/stat"); err == nil {
+		f.Add(own)
+	}
+	if own, err := os.ReadFile("/proc/self/smaps_rollup"); err == nil {
+		f.Add(own)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if n, err := sumTicks(data, "postgres"); err == nil && n > 0 && !bytes.Contains(data, []byte("(postgres)")) {
+			t.Fatalf("%q: %d ticks of no postgres", data, n)
+		}
+		n, err := sumPss(data)
+		if err == nil && n > 0 && !bytes.Contains(data, []byte("Pss:")) {
+			t.Fatalf("%q: %d kB of nothing", data, n)
+		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -60,8 +61,18 @@ func cgroupParents() []cgroupParent {
 	if err != nil {
 		return nil
 	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	return freezingParents(string(own), f)
+}
+
+// freezingParents are those of a /proc/PID/cgroup and a mountinfo file.
+func freezingParents(own string, mountinfo io.Reader) []cgroupParent {
 	v1path, v2path := "", ""
-	for line := range strings.Lines(string(own)) {
+	for line := range strings.Lines(own) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		switch {
 		case len(fields) < 3:
@@ -71,13 +82,8 @@ func cgroupParents() []cgroupParent {
 			v1path = fields[2]
 		}
 	}
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
 	var v1, v2 []cgroupParent
-	sc := bufio.NewScanner(f)
+	sc := bufio.NewScanner(mountinfo)
 	for sc.Scan() {
 		before, after, _ := strings.Cut(sc.Text(), " - ")
 		left, right := strings.Fields(before), strings.Fields(after)

@@ -139,10 +139,19 @@ func startTime(pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The name, in parentheses, may hold anything; field 22 counts from 1.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	start, err := parseStartTime(string(stat))
+	if err != nil {
+		return 0, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
+	}
+	return start, nil
+}
+
+// parseStartTime finds field 22, counted from 1, of a /proc/PID/stat. The name,
+// in parentheses, may hold anything.
+func parseStartTime(stat string) (uint64, error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 20 {
-		return 0, fmt.Errorf("read /proc/%d/stat: %d fields", pid, len(fields))
+		return 0, fmt.Errorf("%d fields after the name", len(fields))
 	}
 	return strconv.ParseUint(fields[19], 10, 64)
 }
