@@ -114,7 +114,7 @@ func labRun(cmd *cobra.Command, env Env, name string, f labRunFlags) error {
 		}
 	}
 	started := time.Now()
-	if f.out == "" {
+	if f.out == "" && !cmd.Flags().Changed("out") {
 		f.out = filepath.Join("holdfast-runs", study.Name+"-"+started.UTC().Format("20060102-150405"))
 	}
 	runner, err := prepareRun(cmd, env, study, seed, f)
@@ -194,6 +194,9 @@ func labCommand(name string, seed uint64, f labRunFlags) string {
 // prepareRun checks what can be checked before anything is made, and makes the
 // run folder of a new run.
 func prepareRun(cmd *cobra.Command, env Env, study *config.Study, seed uint64, f labRunFlags) (*lab.Runner, error) {
+	if err := usableDir("--out", f.out); err != nil {
+		return nil, err
+	}
 	if err := lab.Vacant(f.out); errors.Is(err, lab.ErrHoldsRun) {
 		return nil, withCode(exitRefused, err)
 	} else if err != nil {
@@ -211,6 +214,14 @@ func newRunner(cmd *cobra.Command, env Env, study *config.Study, seed uint64, f 
 	self, err := os.Executable()
 	if err != nil {
 		return nil, infraError(fmt.Errorf("find this program: %w", err))
+	}
+	if cmd.Flags().Changed("work-dir") {
+		if err := usableDir("--work-dir", f.workDir); err != nil {
+			return nil, err
+		}
+		if f.workDir, err = filepath.Abs(f.workDir); err != nil {
+			return nil, infraError(err)
+		}
 	}
 	opt := local.Options{Binary: self, WorkDir: f.workDir, Space: lab.SpaceNeeded(study)}
 	if err := local.Preflight(opt); err != nil {

@@ -256,6 +256,15 @@ func newLabCleanCmd(env Env) *cobra.Command {
 			if !env.Root {
 				return infraError(errors.New("cleaning needs root, as the lab itself does: run it with sudo"))
 			}
+			if cmd.Flags().Changed("work-dir") {
+				if err := usableDir("--work-dir", workDir); err != nil {
+					return err
+				}
+				var err error
+				if workDir, err = filepath.Abs(workDir); err != nil {
+					return infraError(err)
+				}
+			}
 			removed, err := local.Clean(cmd.Context(), local.Options{WorkDir: workDir})
 			for _, r := range removed {
 				fmt.Fprintln(env.Stdout, r)

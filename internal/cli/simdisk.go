@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ func newSimdiskCmd(env Env) *cobra.Command {
 		Short: "Mount a disk that can lose power",
 		Long: "Mounts a simulated disk in the foreground: what programs write to it is volatile until\n" +
 			"they flush it, a flush takes as long as on the named disk, and `simdisk cut` pulls the plug.\n" +
-			"BACKING is a directory for what is durable, MOUNTPOINT an existing directory.\n\nDisks:\n" + about,
+			"BACKING is a directory for what is durable, MOUNTPOINT an empty directory.\n\nDisks:\n" + about,
 		Example: "  mkdir -p /tmp/mnt && holdfast simdisk --disk cloud-volume /tmp/backing /tmp/mnt\n" +
 			"  holdfast simdisk cut /tmp/backing.sock",
 		Args: cobra.ExactArgs(2),
@@ -48,6 +49,7 @@ func newSimdiskCmd(env Env) *cobra.Command {
 	f.StringVar(&o.socket, "control", "", "control socket (default BACKING.sock)")
 	f.BoolVar(&o.lifeline, "lifeline", false, "end as by a power cut when standard input ends")
 	f.Int64Var(&o.dirtyLimit, "dirty-limit", disk.DefaultDirtyLimit, "bytes that may be waiting to be written back before writers wait")
+	f.BoolVar(&o.nonempty, "nonempty", false, "mount over a directory that is not empty; what it holds is out of sight meanwhile")
 	_ = cmd.MarkFlagRequired("disk")
 	_ = cmd.RegisterFlagCompletionFunc("disk", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("crash", cobra.FixedCompletions(strings.Split(joined(disk.Policies()), ", "), cobra.ShellCompDirectiveNoFileComp))
@@ -68,7 +70,7 @@ func joined[T ~string](names []T) string {
 type simdiskOptions struct {
 	disk, profile, crash, socket, size string
 	seed                               uint64
-	lifeline                           bool
+	lifeline, nonempty                 bool
 	dirtyLimit                         int64
 }
 
@@ -95,6 +97,9 @@ func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) e
 	if o.socket == "" {
 		o.socket = filepath.Clean(args[0]) + ".sock"
 	}
+	if err := usablePaths(o, args[0], args[1]); err != nil {
+		return err
+	}
 	fuse.Tune()
 	var lifeline chan struct{}
 	if o.lifeline {
@@ -113,7 +118,17 @@ func runSimdisk(ctx context.Context, env Env, o simdiskOptions, args []string) e
 		}
 		fmt.Fprintln(env.Stdout, "ready")
 	})
-	return infraError(err)
+	return refused(err)
+}
+
+func usablePaths(o simdiskOptions, backing, mountpoint string) error {
+	if err := usableMountpoint(mountpoint, o.nonempty); err != nil {
+		return err
+	}
+	if err := usableDir("backing directory", backing); err != nil {
+		return err
+	}
+	return usableSocket(o.socket, backing)
 }
 
 // simdiskControlCmds are the commands that talk to a disk that is mounted.
@@ -176,7 +191,7 @@ func simdiskControl(env Env, use, short string, minValues int,
 			}
 			c, err := control.Dial(args[0])
 			if err != nil {
-				return infraError(fmt.Errorf("%w (is the disk mounted? its socket is BACKING.sock unless --control said otherwise)", err))
+				return infraError(noDisk(args[0], err))
 			}
 			result, text, err := do(cmd.Context(), c, values)
 			var refused *control.RefusedError
@@ -195,6 +210,14 @@ func simdiskControl(env Env, use, short string, minValues int,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// noDisk says why nobody could be spoken to at path.
+func noDisk(path string, err error) error {
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR) {
+		return fmt.Errorf("no simulated disk answers at %s (is the disk mounted? its socket is BACKING.sock unless --control said otherwise)", path)
+	}
+	return fmt.Errorf("speak to the simulated disk at %s: %w", path, err)
 }
 
 // cutResult is the JSON of simdisk cut.

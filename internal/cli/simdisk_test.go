@@ -37,7 +37,7 @@ func TestSimdiskBadInput(t *testing.T) {
 		`unknown profile "zfs": use ext4`:         {exitUsage, []string{"--disk", "null", "--profile", "zfs", dir, dir}},
 		`--dirty-limit 5: want at least`:          {exitUsage, []string{"--disk", "null", "--dirty-limit", "5", dir, dir}},
 		`accepts 2 arg(s), received 1`:            {exitUsage, []string{"--disk", "null", dir}},
-		`mount point /nowhere: no such file`:      {exitInfra, []string{"--disk", "null", dir + "/b", "/nowhere"}},
+		`mount point /nowhere does not exist`:     {exitUsage, []string{"--disk", "null", dir + "/b", "/nowhere"}},
 		`is the disk mounted?`:                    {exitInfra, []string{"stats", dir + "/none.sock"}},
 		`"flush_ms": want KEY=VALUE`:              {exitUsage, []string{"set", dir + "/none.sock", "flush_ms"}},
 		`requires at least 2 arg(s), only receiv`: {exitUsage, []string{"set", dir + "/none.sock"}},

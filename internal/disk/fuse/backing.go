@@ -38,8 +38,15 @@ type object struct {
 // maxOpen bounds the open object files.
 const maxOpen = 2048
 
-// ErrInUse is wrapped when another daemon has the backing directory.
-var ErrInUse = errors.New("in use by another simulated disk")
+// Errors that protect what is there are wrapped by those of Mount and OpenBacking.
+var (
+	// ErrInUse: another daemon has the backing directory.
+	ErrInUse = errors.New("in use by another simulated disk")
+	// ErrForeign: the backing directory holds something else.
+	ErrForeign = errors.New("is not part of a simulated disk")
+	// ErrBelow: the backing directory would lie on the disk itself.
+	ErrBelow = errors.New("lies below the mount point")
+)
 
 // OpenBacking opens a backing directory, which is created if it is missing. It
 // must be empty or have been one before.
@@ -56,7 +63,7 @@ func OpenBacking(dir string) (*Backing, error) {
 		switch e.Name() {
 		case "objects", "journal", "journal.new", "lock":
 		default:
-			return nil, fmt.Errorf("backing directory %s holds %q, which is not part of a simulated disk: use an empty one", dir, e.Name())
+			return nil, fmt.Errorf("backing directory %s holds %q, which %w: use an empty one", dir, e.Name(), ErrForeign)
 		}
 	}
 	if b.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {

@@ -141,7 +141,7 @@ func (d *Drive) checkPaths() (st syscall.Stat_t, err error) {
 		return st, err
 	}
 	if rel, err := filepath.Rel(d.cfg.Mountpoint, d.cfg.Backing); err == nil && filepath.IsLocal(rel) {
-		return st, fmt.Errorf("backing directory %s lies below the mount point", d.cfg.Backing)
+		return st, fmt.Errorf("backing directory %s %w: choose another one", d.cfg.Backing, ErrBelow)
 	}
 	return st, nil
 }
