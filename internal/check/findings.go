@@ -2,8 +2,11 @@ package check
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/history"
@@ -27,6 +30,39 @@ func (s *IDs) add(id uint64, limit int) {
 	if len(s.List) < limit {
 		s.List = append(s.List, id)
 	}
+}
+
+// named is how many runs of ids a sentence names.
+const named = 3
+
+// names is " (ids 3, 7 to 9)" for a sentence, "" when no id is listed.
+func (s *IDs) names() string {
+	list := slices.Clone(s.List)
+	slices.Sort(list)
+	var runs []string
+	told := 0
+	for i := 0; i < len(list) && len(runs) < named; {
+		j := i
+		for j+1 < len(list) && list[j+1] <= list[j]+1 {
+			j++
+		}
+		run := strconv.FormatUint(list[i], 10)
+		if list[j] > list[i] {
+			run += " to " + strconv.FormatUint(list[j], 10)
+		}
+		runs = append(runs, run)
+		told += j - i + 1
+		i = j + 1
+	}
+	switch {
+	case len(runs) == 0:
+		return ""
+	case s.Count == 1:
+		return " (id " + runs[0] + ")"
+	case told < s.Count:
+		runs = append(runs, fmt.Sprintf("and %s more", count(s.Count-told)))
+	}
+	return " (ids " + strings.Join(runs, ", ") + ")"
 }
 
 // Mark is a mark of the history, in milliseconds after the zero of the findings.

@@ -70,7 +70,7 @@ func (f *Findings) loss(p Promise) (what string, broken bool, err error) {
 			what = "the one acknowledged write survived"
 		}
 	} else {
-		what = fmt.Sprintf("%s of %s acknowledged writes are lost, over %s ms", count(f.Lost.Count), count(f.Acked), trim(f.LostMs))
+		what = fmt.Sprintf("%s of %s acknowledged writes are lost%s, over %s ms", count(f.Lost.Count), count(f.Acked), f.Lost.names(), trim(f.LostMs))
 	}
 	switch p.Lose {
 	case LoseNothing:

@@ -111,7 +111,7 @@ func TestUsable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	if err := usableSocket(filepath.Join(dir, "s"), filepath.Join(dir, "b")); err != nil {
 		t.Errorf("a socket that is there is for the disk to judge: %v", err)
 	}

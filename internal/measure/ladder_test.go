@@ -174,9 +174,10 @@ func TestWhatTheFileSystemRefusesIsSkipped(t *testing.T) {
 	leftovers(t, dir)
 }
 
-// A flush of known length is measured as such, by every call and pattern, and
-// each block is flushed once.
-func TestLatencyIsThatOfTheFlush(t *testing.T) {
+// TestCaseSysbenchIssue208: one number for read, write and flush says nothing. A
+// flush of known length is measured as such, by every call and pattern, in a
+// distribution of its own, and each block is flushed once.
+func TestCaseSysbenchIssue208(t *testing.T) {
 	w := &whims{}
 	dir := mountWhims(t, w)
 	for _, only := range []string{"zero-filled/fdatasync/buffered", "append/fsync/buffered", "same-block/o_dsync/buffered", "fallocated/o_dsync/direct"} {
@@ -203,7 +204,8 @@ func TestLatencyIsThatOfTheFlush(t *testing.T) {
 	}
 }
 
-func TestThrottlingGivesTwoRegimes(t *testing.T) {
+// TestCaseBurstCredits: what changes its level within a step has no average.
+func TestCaseBurstCredits(t *testing.T) {
 	w := &whims{}
 	dir := mountWhims(t, w)
 	w.flushNs.Store(int64(2 * time.Millisecond))
@@ -345,7 +347,9 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-func TestNoVerdictSaysSafe(t *testing.T) {
+// TestCaseDockerForMacIssue668: flushes that are faster than a disk can be are
+// suspicious, since somebody may be ignoring them; and no verdict says safe.
+func TestCaseDockerForMacIssue668(t *testing.T) {
 	step := func(p50 float64) []StepResult {
 		r := StepResult{Step: walStep, Count: 10, Latency: &Latency{P50Ms: p50}}
 		r.Suspicious = suspicion(r, map[string]string{"filesystem": "ext4"})

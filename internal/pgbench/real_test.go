@@ -131,7 +131,8 @@ func TestGoodRun(t *testing.T) {
 	}
 }
 
-func TestServerKilledInMidRun(t *testing.T) {
+// TestCasePgbenchKilledServer: pgbench ends with a TPS and "failed 0".
+func TestCasePgbenchKilledServer(t *testing.T) {
 	s := bench(t)
 	r := run(t, s, Config{Clients: 4, Jobs: 2, Seconds: 8}, time.Minute, s.Kill)
 	if r.Failed != nil && *r.Failed != 0 {
@@ -151,16 +152,17 @@ func TestOneBackendKilledInMidRun(t *testing.T) {
 	wants(t, r, "1 of 4 clients aborted")
 }
 
-// A frozen server: -T does not end pgbench, the hard stop does.
-func TestServerFrozenToTheHardStop(t *testing.T) {
+// TestCasePgbenchFrozenServer: -T does not end pgbench, the hard stop does.
+func TestCasePgbenchFrozenServer(t *testing.T) {
 	s := bench(t)
 	r := run(t, s, Config{Clients: 2, Jobs: 1, Seconds: 4}, 8*time.Second, func() { s.Signal(syscall.SIGSTOP) })
 	wants(t, r, "hard stop")
 	s.Signal(syscall.SIGCONT)
 }
 
-// A server that freezes for a while and goes on: pgbench is content with it.
-func TestServerFrozenForAWhile(t *testing.T) {
+// TestCasePgbenchStalledServer: one that freezes for a while and goes on, with
+// which pgbench is content.
+func TestCasePgbenchStalledServer(t *testing.T) {
 	s := bench(t)
 	r := run(t, s, Config{Clients: 2, Jobs: 1, Seconds: 5}, time.Minute, func() {
 		s.Signal(syscall.SIGSTOP)

@@ -57,7 +57,7 @@ func FuzzDriver(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer os.RemoveAll(tmp)
+		defer func() { _ = os.RemoveAll(tmp) }()
 		path := filepath.Join(tmp, "h")
 		ln := &piped{make(chan net.Conn, 1), make(chan struct{})}
 		c, err := New(ln, token, path, Options{})

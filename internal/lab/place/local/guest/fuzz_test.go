@@ -39,7 +39,7 @@ func FuzzReceive(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer ours.Close()
+		defer func() { _ = ours.Close() }()
 		go func() {
 			_, _ = theirs.Write(said)
 			_ = theirs.Close()
