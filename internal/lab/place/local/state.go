@@ -153,7 +153,11 @@ func parseStartTime(stat string) (uint64, error) {
 	if len(fields) < 20 {
 		return 0, fmt.Errorf("%d fields after the name", len(fields))
 	}
-	return strconv.ParseUint(fields[19], 10, 64)
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("when it began: %w", err)
+	}
+	return start, nil
 }
 
 // remove deletes the lab's directories, and those above them that are empty.
