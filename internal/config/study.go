@@ -78,7 +78,17 @@ const (
 
 // ParseStudy reads one study. Names of setups, experiments and disks are
 // checked by the caller, who knows them. file appears in errors only.
-func ParseStudy(file string, data []byte) (*Study, error) {
+func ParseStudy(file string, data []byte) (_ *Study, err error) {
+	// The parser of YAML panics over some tags and aliases that make no sense.
+	parsed := false
+	defer func() {
+		if v := recover(); v != nil {
+			if parsed {
+				panic(v)
+			}
+			err = fmt.Errorf("%s: this is no YAML that can be read: look for a stray *, & or !", file)
+		}
+	}()
 	var s Study
 	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
 	if err := dec.Decode(&s); err != nil {
@@ -95,6 +105,7 @@ func ParseStudy(file string, data []byte) (*Study, error) {
 	if err != nil {
 		return nil, err
 	}
+	parsed = true
 	s.source = src
 	s.defaults()
 	if err := s.validate(); err != nil {
