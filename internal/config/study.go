@@ -86,7 +86,7 @@ func ParseStudy(file string, data []byte) (_ *Study, err error) {
 			if parsed {
 				panic(v)
 			}
-			err = fmt.Errorf("%s: this is no YAML that can be read: look for a stray *, & or !", file)
+			err = fmt.Errorf("%s: this cannot be read as YAML; a stray alias (*), anchor (&) or tag (!) would explain it", file)
 		}
 	}()
 	var s Study
