@@ -146,7 +146,11 @@ experiments:
 		switch c.Experiment {
 		case "commit":
 			commits++
-			want = []string{"latency_mean_ms", "latency_p50_ms", "latency_p99_ms", "latency_p999_ms", "tps", "failed", "rss_mb", "cpu_s_per_1000", "disk_bytes"}
+			want = []string{"latency_mean_ms", "latency_p50_ms", "latency_p99_ms", "latency_p999_ms", "tps", "failed", "rss_mb", "cpu_s_per_1000", "disk_bytes",
+				"commit_flush_ms", "replication_ms", "wait_samples", "disk_iops", "disk_flush_mean_ms"}
+			if len(c.DiskSeries) == 0 {
+				t.Errorf("%v: the disk's own counters are missing", c.Params)
+			}
 			// The pages' images are in the WAL before: a run that begins right after a
 			// checkpoint writes about one for each transaction at this scale and length.
 			if v, ok := c.Metrics["fpi_per_tx"]; !ok || v > 0.2 {

@@ -66,6 +66,7 @@ type Cell struct {
 	Metrics    map[string]float64 `json:"metrics"`
 	Histogram  string             `json:"histogram,omitempty"` // base64 of a compressed HdrHistogram, microseconds
 	Series     []Second           `json:"series,omitempty"`
+	DiskSeries []DiskSecond       `json:"disk_series,omitempty"` // of the primary's disk, where it counts for itself
 	IDs        []IDRange          `json:"ids,omitempty"`
 	Events     []Event            `json:"events,omitempty"`
 	Verdict    string             `json:"verdict"`
@@ -97,6 +98,15 @@ type Second struct {
 	Acked   int     `json:"acked"`
 	Refused int     `json:"refused"`
 	Unknown int     `json:"unknown"`
+}
+
+// DiskSecond is what the disk did, by its own counters, in about one second of
+// the load; all are a second, time 0 as in Second.
+type DiskSecond struct {
+	T       float64 `json:"t_s"`
+	Ops     float64 `json:"ops"`     // reads that no cache answered, writes that reached it, flushes
+	Flushes float64 `json:"flushes"` // that programs asked for, however many it carried out together
+	Bytes   float64 `json:"write_bytes"`
 }
 
 // IDRange is a run of consecutive ids (inclusive) with one outcome and one fate.

@@ -101,7 +101,7 @@ func validateCell(c *Cell) *ValidationError {
 		return invalid(".evidence", "is %q, which is no kind of evidence", c.Evidence)
 	}
 	return cmp.Or(validateVerdict(c.Verdict), validateMetrics(c.Metrics), validateParams(c.Params),
-		validateSeries(c.Series), validateIDs(c.IDs), validateEvents(c.Events))
+		validateSeries(c.Series), validateDisk(c.DiskSeries), validateIDs(c.IDs), validateEvents(c.Events))
 }
 
 func validateVerdict(v string) *ValidationError {
@@ -179,6 +179,21 @@ func validateSeries(series []Second) *ValidationError {
 		}
 		if s.Acked < 0 || s.Refused < 0 || s.Unknown < 0 {
 			return invalid(where, "has %d acked, %d refused, %d unknown: a count cannot be negative", s.Acked, s.Refused, s.Unknown)
+		}
+	}
+	return nil
+}
+
+func validateDisk(series []DiskSecond) *ValidationError {
+	for i, s := range series {
+		where := fmt.Sprintf(".disk_series[%d]", i)
+		if bad(s.T) {
+			return invalid(where+".t_s", "is %v, which is not a time", s.T)
+		}
+		for _, v := range []float64{s.Ops, s.Flushes, s.Bytes} {
+			if bad(v) || v < 0 {
+				return invalid(where, "has a rate of %v: a count cannot be negative", v)
+			}
 		}
 	}
 	return nil

@@ -19,7 +19,8 @@ func (d *Drive) Stats() map[string]float64 {
 	m["flushes"] = float64(d.flushes.Count())
 	m["flush_batches"] = float64(d.batches.Load())
 	ms := func(t time.Duration) float64 { return float64(t.Microseconds()) / 1000 }
-	if d.flushes.Count() > 0 {
+	if n := d.flushes.Count(); n > 0 {
+		m["flush_total_ms"] = float64(d.flushes.Mean().Nanoseconds()) * float64(n) / 1e6
 		m["flush_mean_ms"] = ms(d.flushes.Mean())
 		m["flush_p50_ms"] = ms(d.flushes.Quantile(0.5))
 		m["flush_p99_ms"] = ms(d.flushes.Quantile(0.99))

@@ -102,8 +102,12 @@ func (commit) Run(ctx context.Context, env Env) (cells []result.Cell, err error)
 		return nil, err
 	}
 	defer m.stop()
-	out, err := runPgbench(ctx, env, load, login, cfg)
+	o, err := observe(ctx, env, pg, h, cfg.Clients)
 	if err != nil {
+		return nil, err
+	}
+	out, err := runPgbench(ctx, env, load, login, cfg)
+	if err := errors.Join(err, o.stop()); err != nil {
 		return nil, err
 	}
 	res, err := pgbench.Read(cfg, out)
@@ -119,6 +123,7 @@ func (commit) Run(ctx context.Context, env Env) (cells []result.Cell, err error)
 		return nil, err
 	}
 	maps.Copy(cell.Metrics, costs)
+	o.addTo(&cell)
 	return []result.Cell{cell}, nil
 }
 
