@@ -173,7 +173,7 @@ func newLabResumeCmd(env Env) *cobra.Command {
 				return fmt.Errorf("the run was begun by holdfast %s and this is %s: cells of both in one run could not be compared; run the study anew", was, env.Version)
 			}
 			runner.Resume = run
-			fmt.Fprintf(env.Stderr, "study %s goes on after %d cells; results in %s\n", study.Name, len(run.Cells), f.out)
+			fmt.Fprintf(env.Stderr, "study %s goes on after %d cells; results in %s\n", study.Name, result.Planned(run), f.out)
 			return runToEnd(cmd, env, study, runner, f)
 		},
 	}
@@ -282,18 +282,5 @@ func copyFile(w io.Writer, name string) error {
 }
 
 func writeReport(dir string, run *result.Run) error {
-	name := filepath.Join(dir, "report.html")
-	f, err := os.CreateTemp(dir, ".report-*")
-	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	if err := report.HTML(f, run); err != nil {
-		_ = f.Close()
-		return fmt.Errorf("write the report: %w", err)
-	}
-	if err := errors.Join(f.Chmod(0o644), f.Close()); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return os.Rename(f.Name(), name)
+	return writePage(filepath.Join(dir, "report.html"), func(w io.Writer) error { return report.HTML(w, run) })
 }

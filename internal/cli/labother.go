@@ -21,38 +21,6 @@ import (
 	"github.com/holdfast-db/holdfast/internal/result"
 )
 
-func newLabReportCmd(env Env) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "report DIR",
-		Short:   "Write DIR/report.html again and print the report",
-		Example: "  holdfast lab report holdfast-runs/demo",
-		Args:    oneRunFolder,
-		RunE: func(_ *cobra.Command, args []string) error {
-			run, err := result.Read(args[0])
-			if err != nil {
-				return err
-			}
-			if run.Finished == "" {
-				lab.Conclude(run)
-			}
-			if err := writeReport(args[0], run); err != nil {
-				return infraError(err)
-			}
-			if asJSON {
-				return infraError(json.NewEncoder(env.Stdout).Encode(run))
-			}
-			if err := report.Text(env.Stdout, run, textOptions(env)); err != nil {
-				return infraError(err)
-			}
-			fmt.Fprintf(env.Stderr, "report: %s\n", filepath.Join(args[0], "report.html"))
-			return nil
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the run instead of the report")
-	return cmd
-}
-
 func oneRunFolder(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return errors.New("give one run folder, as in: holdfast lab report holdfast-runs/demo")
@@ -231,7 +199,7 @@ func labList(dir string) labLists {
 			l.Runs = append(l.Runs, listed{dir, "unreadable: " + err.Error()})
 			continue
 		}
-		l.Runs = append(l.Runs, listed{dir, fmt.Sprintf("%s, %s, %d cells, %s", run.Study, run.Started, len(run.Cells), state(run))})
+		l.Runs = append(l.Runs, listed{dir, fmt.Sprintf("%s, %s, %d cells, %s", run.Study, run.Started, result.Planned(run), state(run))})
 	}
 	return l
 }

@@ -101,9 +101,10 @@ func acrossRatio(group, metric string, a, b []float64, noise float64, seed uint6
 	}
 	iv := stats.RatioUnpaired(b, a, confidence, seed)
 	r.Ratio, r.Lo, r.Hi = iv.Point, iv.Lo, iv.Hi
+	text, different := result.Reading(iv.Point, iv.Lo, iv.Hi, noise)
 	switch {
-	case !stats.Differs(iv, noise):
-		r.Reading = "no difference"
+	case !different:
+		r.Reading = text
 	case iv.Point > 1:
 		r.Reading = fmt.Sprintf("%.0f %% more in the second run", (iv.Point-1)*100)
 	default:

@@ -30,6 +30,7 @@ func commitsBy(groups []result.Group) (clients []float64, by map[float64][]*resu
 // dotPlot shows the mean latency of every repetition, a row for each group.
 type dotPlot struct {
 	Title string
+	Noise []string // between equal cells, each of the widths that the disks have
 	Axis  template.HTML
 	Rows  []dotRow
 }
@@ -39,7 +40,7 @@ type dotRow struct {
 	Track              template.HTML
 }
 
-func dotPlots(groups []result.Group) []dotPlot {
+func dotPlots(groups []result.Group, noise []result.Noise) []dotPlot {
 	clients, by := commitsBy(groups)
 	var out []dotPlot
 	for _, n := range clients {
@@ -61,12 +62,24 @@ func dotPlots(groups []result.Group) []dotPlot {
 			if !ok {
 				continue
 			}
+			band := result.NoiseOf(noise, "commit", "latency_mean_ms", g.Disk())
+			if text := noiseText(band); text != "" && !slices.Contains(d.Noise, text) {
+				d.Noise = append(d.Noise, text)
+			}
 			d.Rows = append(d.Rows, dotRow{Label: onWithSpecials(g), Mark: mark(g.Simulated), Value: result.Figure(s.Median),
-				Track: dotTrack(axis, ticks, values, s.Median)})
+				Track: dotTrack(axis, ticks, values, s.Median, band)})
 		}
 		out = append(out, d)
 	}
 	return out
+}
+
+// noiseText is the half-width of the noise, "" where it is not known.
+func noiseText(noise float64) string {
+	if noise <= 0 {
+		return ""
+	}
+	return "± " + result.PercentUp(noise)
 }
 
 // onWithSpecials names a commit group in a chart that holds one number of clients.
@@ -86,12 +99,16 @@ func onWithSpecials(g *result.Group) string {
 	return name
 }
 
-func dotTrack(axis scale, ticks []float64, values []float64, median float64) template.HTML {
+func dotTrack(axis scale, ticks []float64, values []float64, median, noise float64) template.HTML {
 	var b strings.Builder
 	b.WriteString(`<svg class="dots" width="100%" height="24" aria-hidden="true">`)
 	for _, t := range ticks {
 		x := num(100 * axis.at(t))
 		fmt.Fprintf(&b, `<line class="grid" x1="%s%%" x2="%s%%" y2="24"/>`, x, x)
+	}
+	if noise > 0 {
+		x0, x1 := 100*axis.at(median/(1+noise)), 100*axis.at(median*(1+noise))
+		fmt.Fprintf(&b, `<rect class="noise" x="%s%%" width="%s%%" y="1" height="22"/>`, num(x0), num(x1-x0))
 	}
 	fmt.Fprintf(&b, `<line class="stem" x2="%s%%" y1="12" y2="12"/>`, num(100*axis.at(median)))
 	for _, v := range values[:min(len(values), 100)] {
@@ -190,7 +207,7 @@ func newCCDF(title, what string, groups []*result.Group, merged []*hdr.Histogram
 		p.path(fmt.Sprintf("curve k%d", i), ccdfPath(p, h))
 		g := groups[i]
 		c.Lines = append(c.Lines, ccdfLine{
-			Swatch: svg(fmt.Sprintf(`<svg class="key" width="34" height="10" aria-hidden="true"><line class="curve k%d" x2="34" y1="5" y2="5"/></svg>`, i)),
+			Swatch: swatch(i),
 			Label:  onWithSpecials(g), Mark: mark(g.Simulated), N: result.Count(float64(h.TotalCount())),
 			P50: histMs(h, 50), P99: histMs(h, 99), P999: histMs(h, 99.9), Max: result.Figure(float64(h.Max()) / 1000),
 		})

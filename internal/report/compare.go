@@ -15,7 +15,8 @@ type comparisonRow struct {
 	Reading                       string
 	Different                     bool
 	Bar                           interval
-	Published                     string // elsewhere; never mixed with Ratio
+	Noise                         *interval // around 1, nil where it is not known
+	Published                     string    // elsewhere; never mixed with Ratio
 	Ref                           string
 	ratio                         result.Comparison
 }
@@ -44,6 +45,11 @@ func splitComparisons(rows []comparisonRow) (first, more comparisonTable) {
 	return first, more
 }
 
+// maxReach bounds the axis of the ratios, from a sixth to six times: an interval
+// of two repetitions may reach a thousand times as far, and would leave nothing
+// of the others to be seen.
+const maxReach = 2.6
+
 func comparisonRows(run *result.Run) []comparisonRow {
 	var rows []comparisonRow
 	reach := 1.0 // how far the widest interval is from 1, as a logarithm
@@ -54,20 +60,28 @@ func comparisonRows(run *result.Run) []comparisonRow {
 			}
 		}
 	}
+	reach = min(reach, maxReach)
 	for _, c := range run.Comparisons {
 		row := comparisonRow{
 			A: c.A, B: c.B, Metric: comparedName(c.Metric), Ratio: ratioText(c.Ratio), Interval: ratioText(c.Lo) + "–" + ratioText(c.Hi),
 			ratio: c,
 			Bar:   interval{Lo: onAxis(c.Lo, reach), Hi: onAxis(c.Hi, reach), At: onAxis(c.Ratio, reach)},
 		}
-		row.Reading, row.Different = reading(c, run.Noise)
+		noise := c.Noise // of its own disks, where it was held against that
+		if noise == 0 {
+			noise = result.NoiseOf(run.Noise, c.Experiment, c.Metric, "")
+		}
+		row.Reading, row.Different = reading(c, noise)
+		if noise > 0 {
+			row.Noise = &interval{Lo: onAxis(1/(1+noise), reach), Hi: onAxis(1+noise, reach)}
+		}
 		for _, note := range strings.Split(c.Note, "; ") {
 			switch {
 			case note == "":
 			case strings.HasPrefix(note, "published"):
 				row.Published = strings.TrimSpace(strings.TrimPrefix(note, "published"))
-			case note == "no difference" && row.Different:
-				row.Reading, row.Different = "no difference: within the noise", false
+			case note == "no difference" && row.Different: // by the noise of a run that did not keep it
+				row.Reading, row.Different = "no difference beyond the noise", false
 			case note != "no difference":
 				row.Reading += "; " + note
 			}
@@ -103,19 +117,10 @@ func onAxis(ratio, reach float64) float64 {
 
 func round1(v float64) float64 { return math.Round(v*10) / 10 }
 
-// reading says what a ratio shows: nothing when its interval holds 1, and
-// nothing when it is within the noise between equal cells.
-func reading(c result.Comparison, noise []result.Noise) (text string, different bool) {
-	if c.Lo <= 1 && c.Hi >= 1 {
-		return "no difference: the interval holds 1", false
-	}
-	if c.Noise > 0 { // it was held against the noise of its own disks
-		noise = []result.Noise{{Metric: c.Metric, HalfWidth: c.Noise}}
-	}
-	for _, n := range noise {
-		if n.Metric == c.Metric && (c.Experiment == "" || n.Experiment == "" || n.Experiment == c.Experiment) && math.Abs(c.Ratio-1) <= n.HalfWidth {
-			return fmt.Sprintf("no difference: within the noise of ± %s %%", result.Figure(n.HalfWidth*100)), false
-		}
+// reading says what a ratio shows, which may be nothing.
+func reading(c result.Comparison, noise float64) (text string, different bool) {
+	if text, different = result.Reading(c.Ratio, c.Lo, c.Hi, noise); !different {
+		return text, false
 	}
 	what := "that of B"
 	switch {
@@ -171,23 +176,24 @@ type ladderRow struct {
 
 type ladderCell struct {
 	P50, P99, Mean string
-	Bar            float64 // length in rem, barRem for the ladder's slowest p50
-	Bad            badge   // set when the figure must not be used
+	Bar            float64  // length in rem, barRem for the ladder's slowest p50
+	IDs            []string // anchors of its repetitions
+	Bad            badge    // set when the figure must not be used
 }
 
-func ladders(groups []result.Group) []ladder {
+func ladders(groups []result.Group, ids cellIDs) []ladder {
 	keys, byBase := bases(groups)
 	var out []ladder
 	for _, k := range keys {
 		flushes := slices.DeleteFunc(slices.Clone(byBase[k]), func(g *result.Group) bool { return g.Experiment != "flush" || g.Params["pattern"] == nil })
 		if len(flushes) > 0 {
-			out = append(out, newLadder(flushes))
+			out = append(out, newLadder(flushes, ids))
 		}
 	}
 	return out
 }
 
-func newLadder(groups []*result.Group) ladder {
+func newLadder(groups []*result.Group, ids cellIDs) ladder {
 	l := ladder{Title: result.DiskLabel(groups[0].Params), Mark: mark(groups[0].Simulated)}
 	if s := groups[0].Setup; s != "" && s != "disk" {
 		l.Where = "on the host of " + s
@@ -205,6 +211,7 @@ func newLadder(groups []*result.Group) ladder {
 	for _, g := range groups {
 		row := l.row(result.ParamText(g.Params["pattern"]), ioText(g.Params["direct"]))
 		cell := &row.Cells[slices.Index(l.Calls, result.ParamText(g.Params["call"]))]
+		cell.IDs = append(cell.IDs, ids.of(g)...)
 		s, ok := g.Spread("p50_ms")
 		if !ok {
 			cell.Bad = newBadge(g.Verdict(), true)

@@ -18,6 +18,7 @@ type faultGroup struct {
 	From, To                  string // of the charts' time
 	Chart                     template.HTML
 	Phases                    []phase
+	Courses                   *courses // nil where nothing of them was measured
 	Recovery                  []string
 	Evidence                  string
 	Cells                     []faultCell
@@ -30,6 +31,7 @@ type faultCell struct {
 	badge
 	ID, Title, Why string
 	Chart, Strip   template.HTML
+	Bars           []phaseBar
 	Fates          []string
 	Line           string
 	Events         []eventLine
@@ -79,7 +81,7 @@ func faultGroups(run *result.Run, groups []result.Group, ids cellIDs) []faultGro
 
 func newFaultGroup(g *result.Group, ids cellIDs, sentence string, brief bool) faultGroup {
 	one, _ := result.FaultNoun(g.Fault(), g.Experiment)
-	f := faultGroup{badge: newBadge(g.Verdict(), true), ID: groupID(g), Title: result.On(g.Setup, g.Params) + ": " + one,
+	f := faultGroup{badge: groupBadge(g), ID: groupID(g), Title: result.On(g.Setup, g.Params) + ": " + one,
 		Mark: mark(g.Simulated), Base: result.On(g.Setup, g.Params), Sentence: sentence, Phases: phases(g), Open: len(g.Cells) <= openUpTo && !brief, Fault: one}
 	if c := g.Conditions(); c != "" {
 		f.Title += ", " + c
@@ -89,6 +91,8 @@ func newFaultGroup(g *result.Group, ids cellIDs, sentence string, brief bool) fa
 		f.Chart = secondsChart(g, s, f.Phases)
 		f.Top, f.From, f.To = tickText(s.top), signed(s.from)+" s", signed(s.to)+" s"
 	}
+	course, courseScale := newCourses(g)
+	f.Courses = course
 	recoveries, evidence := map[string]bool{}, map[string]bool{}
 	for _, c := range g.Cells {
 		if c.Recovery != "" {
@@ -103,7 +107,7 @@ func newFaultGroup(g *result.Group, ids cellIDs, sentence string, brief bool) fa
 			}
 			evidence[text] = true
 		}
-		f.Cells = append(f.Cells, newFaultCell(c, ids[c], s, ok, brief))
+		f.Cells = append(f.Cells, newFaultCell(c, ids[c], s, ok, courseScale, brief))
 	}
 	f.Recovery = sorted(recoveries)
 	if n := len(f.Recovery); n > maxRecoveries {
@@ -113,8 +117,8 @@ func newFaultGroup(g *result.Group, ids cellIDs, sentence string, brief bool) fa
 	return f
 }
 
-func newFaultCell(c *result.Cell, id string, s span, charted, brief bool) faultCell {
-	f := faultCell{badge: newBadge(c.Verdict, true), ID: id, Title: fmt.Sprintf("repetition %d", c.Repetition)}
+func newFaultCell(c *result.Cell, id string, s span, charted bool, course scale, brief bool) faultCell {
+	f := faultCell{badge: cellBadge(c, true), ID: id, Title: fmt.Sprintf("repetition %d", c.Repetition)}
 	if c.Verdict != result.Held { // what is held is said by its figures
 		f.Why = c.Why
 	}
@@ -122,6 +126,10 @@ func newFaultCell(c *result.Cell, id string, s span, charted, brief bool) faultC
 		f.Chart = miniChart(c, s)
 	}
 	f.Strip, f.Fates = idStrip(c.IDs)
+	f.Bars = phaseBars(c)
+	for i := range f.Bars {
+		f.Bars[i].draw(course, 8)
+	}
 	var parts []string
 	for _, m := range []struct{ name, text string }{
 		{"acked", "%s acknowledged"}, {"lost", "%s lost"}, {"lost_ms", "over %s ms"}, {"first_ack_ms", "writes again after %s ms"},

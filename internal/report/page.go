@@ -19,7 +19,7 @@ type page struct {
 	Cells                   string
 	Kind                    string // "simulated", "real" or "mixed"
 	Empty                   bool
-	Selftest                string
+	Selftest, SelftestEnd   string
 	Tally                   []tally
 	Verdicts                []verdict
 	Attention               []attention
@@ -36,6 +36,13 @@ type page struct {
 	Published               []publishedRow
 	Sources                 []source
 	Dots                    []dotPlot
+	Parts                   []partsChart
+	PartsLegend             []legendEntry
+	DiskCharts              []diskChart
+	Costs                   []costRow
+	OpenLoops               []openRow
+	CommitCells             []commitCell // every repetition, with its anchor
+	PhaseLegend             []legendEntry
 	CCDFs, FaultCCDFs       []ccdf
 	Groups                  []faultGroup
 	Legend                  []legendEntry // of the strips of ids
@@ -82,19 +89,20 @@ func newPage(run *result.Run) *page {
 	ids := newCellIDs(groups)
 	p := &page{
 		Study: run.Study, Command: run.Command, Seed: fmt.Sprint(run.Seed), Interrupted: run.Finished == "",
-		Cells: result.Count(float64(len(run.Cells))), Empty: len(run.Cells) == 0, Skipped: run.Skipped,
+		Cells: cellsText(run), Empty: len(run.Cells) == 0, Skipped: run.Skipped,
 		Kind: kindOf(run),
 	}
 	p.Started, p.Took = when(run)
 	p.Selftest = selftestLine(run)
+	p.SelftestEnd = selftestEnd(run)
 	p.verdicts(run, groups)
 	p.attention(groups, ids)
 	p.Overview = newOverview(groups)
 	p.Commits = commitRows(groups)
 	p.Faults = faultRows(groups)
-	p.Others = otherRows(groups)
-	p.RoundTrips = roundTripRows(groups)
-	p.Ladders = ladders(groups)
+	p.Others = otherRows(groups, ids)
+	p.RoundTrips = roundTripRows(groups, ids)
+	p.Ladders = ladders(groups, ids)
 	p.Comparisons = comparisonRows(run)
 	p.Noise = noiseLines(run)
 	p.Published, p.Sources = publishedFor(groups, p.Comparisons)
@@ -102,9 +110,16 @@ func newPage(run *result.Run) *page {
 	if p.MainComparisons = main; len(more.Rows) > 0 {
 		p.MoreComparisons = &more
 	}
-	p.Dots = dotPlots(groups)
+	p.Dots = dotPlots(groups, run.Noise)
+	if p.Parts = partsCharts(groups); len(p.Parts) > 0 {
+		p.PartsLegend = partsLegend(p.Parts)
+	}
+	p.DiskCharts = diskCharts(groups)
+	p.Costs, p.OpenLoops = costRows(groups), openRows(groups)
+	p.CommitCells = commitCells(groups, ids)
 	p.CCDFs, p.FaultCCDFs = ccdfs(groups), faultCCDFs(groups)
 	p.Groups = faultGroups(run, groups, ids)
+	p.PhaseLegend = phaseLegend(p.Groups)
 	p.Legend = fateLegend()
 	p.Environment = environment(run)
 	p.Versions = versions(run)
@@ -147,6 +162,20 @@ func when(run *result.Run) (started, took string) {
 	return started, took
 }
 
+// cellsText counts the cells as the study's plan does, and the measurements that
+// came of them where that is another number.
+func cellsText(run *result.Run) string {
+	planned, all := result.Planned(run), len(run.Cells)
+	text := result.Count(float64(planned)) + " cells"
+	if planned == 1 {
+		text = "1 cell"
+	}
+	if all != planned {
+		text += ", " + result.Count(float64(all)) + " measurements"
+	}
+	return text
+}
+
 func selftestLine(run *result.Run) string {
 	if run.Study != result.StudySelftest {
 		return ""
@@ -157,6 +186,18 @@ func selftestLine(run *result.Run) string {
 		return text + " Each of them promises to lose nothing and cannot keep it, so “broken” is what the lab has to find here."
 	}
 	return text + " Missed: " + strings.Join(missed, ", ") + ". A lab that misses a liar cannot be trusted with an honest setup: no verdict counts until this is explained."
+}
+
+// selftestEnd is what a self-test comes to, "" for other studies.
+func selftestEnd(run *result.Run) string {
+	if run.Study != result.StudySelftest {
+		return ""
+	}
+	caught, missed := result.Selftest(run)
+	if len(missed) == 0 {
+		return fmt.Sprintf("Self-test passed: all %d liars were caught.", len(caught))
+	}
+	return fmt.Sprintf("Self-test FAILED: %d of %d liars were caught.", len(caught), len(caught)+len(missed))
 }
 
 // verdicts fills the sentences that the run carries, or those that it would carry.
@@ -174,13 +215,16 @@ func (p *page) verdicts(run *result.Run, groups []result.Group) {
 		title := result.On(s.Setup, s.Params)
 		promised, kind := describeBase(groups, s)
 		b := newBadge(s.Verdict, promised)
+		if promised {
+			b = lossyBadge(s.Verdict, s.Metrics["lost"])
+		}
 		counts[b]++
 		p.Verdicts = append(p.Verdicts, verdict{badge: b, Title: title, Mark: kind,
 			Sentence: glued(upperFirst(strings.TrimPrefix(s.Sentence, title+": ")))})
 	}
 	// What needs a decision comes first.
 	order := func(b badge) int {
-		return slices.Index([]string{"broken", "unknown", "invalid", "held", "measured"}, b.Word)
+		return slices.Index(badgeOrder, b.Word)
 	}
 	slices.SortStableFunc(p.Verdicts, func(a, b verdict) int { return order(a.badge) - order(b.badge) })
 	for b, n := range counts {
@@ -237,7 +281,7 @@ func (p *page) attention(groups []result.Group, ids cellIDs) {
 					continue
 				}
 				e := &attention{badge: newBadge(v, g.IsFault()), Title: fmt.Sprintf("%s, repetition %d", groupTitle(g), c.Repetition), Why: cmp.Or(c.Why, "no reason was recorded")}
-				if g.IsFault() { // only faults are shown cell by cell
+				if g.Experiment != "flush" || g.Params["pattern"] != nil { // a ladder that failed as a whole is not drawn
 					e.ID = ids[c]
 				}
 				entries[reason] = e

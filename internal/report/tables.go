@@ -119,6 +119,10 @@ func newOverview(groups []result.Group) overview {
 			continue
 		}
 		row.badge = newBadge(worst, len(faults) > 0)
+		if len(faults) > 0 {
+			lost, _ := pool(faults).Spread("lost")
+			row.badge = lossyBadge(worst, lost.Sum)
+		}
 		o.Rows = append(o.Rows, row)
 	}
 	return o
@@ -182,7 +186,7 @@ func newFaultRow(g *result.Group) faultRow {
 	usable := g.Usable()
 	one, _ := result.FaultNoun(g.Fault(), g.Experiment)
 	row := faultRow{
-		badge: newBadge(g.Verdict(), true), Setup: g.Setup, Disk: result.DiskLabel(g.Params), Mark: mark(g.Simulated),
+		badge: groupBadge(g), Setup: g.Setup, Disk: result.DiskLabel(g.Params), Mark: mark(g.Simulated),
 		Fault: one, Conditions: g.Conditions(), Cuts: result.Count(float64(len(usable))), Promise: cmp.Or(g.Promise().Words(), "–"),
 	}
 	if len(usable) < len(g.Cells) {
@@ -259,15 +263,16 @@ func commitRows(groups []result.Group) []commitRow {
 }
 
 type roundTripRow struct {
+	IDs          []string
 	Title, Mark  string
 	TCP, Select1 cellValue
 }
 
-func roundTripRows(groups []result.Group) []roundTripRow {
+func roundTripRows(groups []result.Group, ids cellIDs) []roundTripRow {
 	var rows []roundTripRow
 	for i := range groups {
 		if g := &groups[i]; g.Experiment == "round-trip" {
-			rows = append(rows, roundTripRow{result.On(g.Setup, g.Params), mark(g.Simulated), figure(g, "tcp_p50_ms"), figure(g, "select1_p50_ms")})
+			rows = append(rows, roundTripRow{ids.of(g), result.On(g.Setup, g.Params), mark(g.Simulated), figure(g, "tcp_p50_ms"), figure(g, "select1_p50_ms")})
 		}
 	}
 	return rows
@@ -277,11 +282,12 @@ func roundTripRows(groups []result.Group) []roundTripRow {
 // metrics as they are.
 type otherRow struct {
 	badge
+	IDs                     []string
 	Title, Experiment, Mark string
 	Metrics                 []pair
 }
 
-func otherRows(groups []result.Group) []otherRow {
+func otherRows(groups []result.Group, ids cellIDs) []otherRow {
 	var rows []otherRow
 	for i := range groups {
 		g := &groups[i]
@@ -292,7 +298,7 @@ func otherRows(groups []result.Group) []otherRow {
 		if c := g.Conditions(); c != "" {
 			title += ", " + c
 		}
-		row := otherRow{badge: newBadge(g.Verdict(), false), Title: title, Experiment: g.Experiment, Mark: mark(g.Simulated)}
+		row := otherRow{badge: newBadge(g.Verdict(), false), IDs: ids.of(g), Title: title, Experiment: g.Experiment, Mark: mark(g.Simulated)}
 		names := map[string]bool{}
 		for _, c := range g.Usable() {
 			for name := range c.Metrics {

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bufio"
 	"fmt"
 	"image/color"
 	"io"
@@ -28,20 +27,17 @@ const (
 // Text writes the run for a terminal: the same verdicts and figures as HTML,
 // within 100 columns, without the charts.
 func Text(w io.Writer, run *result.Run, opt TextOptions) error {
+	t := newText(opt)
+	t.page(newPage(run))
+	return t.flush(w)
+}
+
+func newText(opt TextOptions) *text {
 	width := opt.Width
 	if width <= 0 || width > maxTextWidth {
 		width = maxTextWidth
 	}
-	t := &text{width: max(width, minTextWidth), color: opt.Color}
-	t.page(newPage(run))
-	out := bufio.NewWriter(w)
-	if _, err := out.WriteString(strings.TrimLeft(t.b.String(), "\n")); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return nil
+	return &text{width: max(width, minTextWidth), color: opt.Color}
 }
 
 // text is a report under construction.
@@ -58,7 +54,7 @@ func (t *text) page(p *page) {
 	if p.Took != "" {
 		facts = append(facts, "took "+p.Took)
 	}
-	t.wrapped("", "", strings.Join(append(facts, p.Cells+" cells", "seed "+p.Seed), " · "))
+	t.wrapped("", "", strings.Join(append(facts, p.Cells, "seed "+p.Seed), " · "))
 	if p.Command != "" {
 		t.wrapped("$ ", "  ", p.Command)
 	}
@@ -77,6 +73,9 @@ func (t *text) page(p *page) {
 	t.verdicts(p)
 	t.overview(p.Overview, severalClients(p.Commits))
 	t.commits(p)
+	t.parts(p.Parts)
+	t.disks(p.DiskCharts)
+	t.costs(p)
 	t.faults(p)
 	t.comparisons(p)
 	t.ladders(p)
@@ -112,8 +111,14 @@ func (t *text) verdicts(p *page) {
 	}
 }
 
-// tally ends the report: on a terminal the last line is the one in sight.
+// tally ends the report: on a terminal the last line is the one in sight. Of a
+// self-test it is whether the lab can be trusted.
 func (t *text) tally(p *page) {
+	if p.SelftestEnd != "" {
+		t.line("")
+		t.line(t.bold(p.SelftestEnd))
+		return
+	}
 	if len(p.Tally) == 0 {
 		return
 	}
@@ -209,6 +214,7 @@ func (t *text) faults(p *page) {
 	}
 	t.table("Faults, by group (ghosts, phantoms, written twice: g/p/t)",
 		[]string{"setup", "disk", "fault", "judged", "lost", "unkn. (there)", "refused", "g/p/t", "gap ms"}, rows, 3)
+	t.courses(p)
 	t.recoveries(p)
 }
 
@@ -521,7 +527,7 @@ func (t *text) paint(b badge, s string) string {
 	if !t.color {
 		return s
 	}
-	c := map[string]color.Color{"held": lipgloss.Cyan, "broken": lipgloss.Red, "unknown": lipgloss.Yellow, "invalid": lipgloss.Yellow}[b.Class]
+	c := map[string]color.Color{"held": lipgloss.Cyan, "broken": lipgloss.Red, "unknown": lipgloss.Yellow, "lossy": lipgloss.Magenta, "invalid": lipgloss.Yellow}[b.Class]
 	if c == nil {
 		return s
 	}

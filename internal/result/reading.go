@@ -30,14 +30,30 @@ func Reading(ratio, lo, hi, noise float64) (text string, different bool) {
 	return "", true
 }
 
-// NoiseOf is the half-width of the noise of a metric, 0 where the run has none.
-func NoiseOf(noise []Noise, experiment, metric string) float64 {
+// NoiseOf is the half-width of the noise of a metric on a disk ("" for any), 0
+// where the run has none. That of the disk's own A/A pairs goes before that of
+// equal cells, and of several the widest counts.
+func NoiseOf(noise []Noise, experiment, metric, disk string) float64 {
+	own, all := 0.0, 0.0
 	for _, n := range noise {
-		if n.Metric == metric && (experiment == "" || n.Experiment == "" || n.Experiment == experiment) {
-			return n.HalfWidth
+		if n.Metric != metric || experiment != "" && n.Experiment != "" && n.Experiment != experiment {
+			continue
+		}
+		switch n.Disk {
+		case "":
+			all = max(all, n.HalfWidth)
+		case disk:
+			own = max(own, n.HalfWidth)
+		default:
+			if disk == "" {
+				all = max(all, n.HalfWidth)
+			}
 		}
 	}
-	return 0
+	if own > 0 {
+		return own
+	}
+	return all
 }
 
 func margin(share float64) string { return percent(share, math.Ceil, -1e-9) }
