@@ -1,6 +1,7 @@
 package report_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-db/holdfast/internal/report"
+	"github.com/holdfast-db/holdfast/internal/result"
 	"github.com/holdfast-db/holdfast/internal/result/resulttest"
 )
 
@@ -114,6 +117,69 @@ func TestDeepLinkOpensItsCell(t *testing.T) {
 	b.eval(`document.getElementById('cell-pg-any1-local-nvme-power-off-r17').checkVisibility()`, &visible)
 	if !visible {
 		t.Error("a link to a cell does not show it")
+	}
+}
+
+// TestCommitLinkOpensItsRow follows a link to one measurement in a closed list.
+func TestCommitLinkOpensItsRow(t *testing.T) {
+	file := writePage(t, html(t, resulttest.Sample(20260314, 2)))
+	b := startBrowser(t)
+	for _, id := range []string{"cell-pg-any1-local-nvme-commit-clients8-r3", "cell-disk-local-nvme-flush-patternappend-callfsync-r1", "cell-pg-any1-local-nvme-round-trip-r1"} {
+		b.open(file+"#"+id, 400, "dark")
+		var at struct{ There, Visible bool }
+		b.eval(`(e => ({there: !!e, visible: !!e && e.checkVisibility()}))(document.getElementById('`+id+`'))`, &at)
+		if !at.There || !at.Visible && !strings.Contains(id, "flush") { // an anchor in a table has no extent
+			t.Errorf("a link to %s does not show it (there: %v)", id, at.There)
+		}
+	}
+}
+
+// TestCellInBrowser opens the pages of one fault and of one measurement.
+func TestCellInBrowser(t *testing.T) {
+	run := resulttest.Sample(20260314, 6)
+	b := startBrowser(t)
+	for _, id := range []string{"cell-pg-any1-local-nvme-power-off-lag1500-r2", "cell-pg-any1-local-nvme-commit-clients8-r3", "cell-disk-cloud-volume-flush-patternappend-callfsync-r1"} {
+		var page bytes.Buffer
+		if err := report.HTMLCell(&page, run, id); err != nil {
+			t.Fatal(err)
+		}
+		file := writePage(t, page.String())
+		for _, width := range []int{400, 1400} {
+			for _, scheme := range []string{"light", "dark"} {
+				t.Run(fmt.Sprintf("%s, %s at %d", id, scheme, width), func(t *testing.T) {
+					b.t = t
+					b.open(file, width, scheme)
+					checkPage(t, b, file, width)
+					if dir := os.Getenv("HOLDFAST_SCREENSHOTS"); dir != "" {
+						b.screenshots(filepath.Join(dir, fmt.Sprintf("%s-%s-%d", id, scheme, width)), width)
+					}
+				})
+				b.t = t
+			}
+		}
+	}
+}
+
+// TestRealRunInBrowser opens the run that HOLDFAST_RUN names, to be looked at.
+func TestRealRunInBrowser(t *testing.T) {
+	dir := os.Getenv("HOLDFAST_RUN")
+	if dir == "" {
+		t.Skip("HOLDFAST_RUN names no run folder")
+	}
+	run, err := result.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := writePage(t, html(t, run))
+	b := startBrowser(t)
+	for _, width := range []int{400, 1400} {
+		for _, scheme := range []string{"light", "dark"} {
+			b.open(file, width, scheme)
+			checkPage(t, b, file, width)
+			if shots := os.Getenv("HOLDFAST_SCREENSHOTS"); shots != "" {
+				b.screenshots(filepath.Join(shots, fmt.Sprintf("real-%s-%d", scheme, width)), width)
+			}
+		}
 	}
 }
 

@@ -27,7 +27,14 @@ func (s scale) at(v float64) float64 {
 	return clamp((v - s.lo) / (s.hi - s.lo))
 }
 
-func clamp(v float64) float64 { return math.Max(0, math.Min(1, v)) }
+// clamp keeps a share within 0 to 1; one of infinities, which a damaged run can
+// come to, is 0.
+func clamp(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return math.Max(0, math.Min(1, v))
+}
 
 // niceMax is the next 1, 2, 2.5 or 5 × 10ⁿ from v upwards.
 func niceMax(v float64) float64 {

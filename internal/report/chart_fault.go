@@ -242,8 +242,9 @@ func seconds(ms float64) string {
 	return fmt.Sprintf("%s%.2f s", sign, math.Abs(ms)/1000)
 }
 
-// miniChart is one cell's acknowledged writes per second, on its group's scales.
-func miniChart(c *result.Cell, s span) template.HTML {
+// miniChart is one cell's acknowledged writes per second, on its group's scales,
+// with so many of its events at most.
+func miniChart(c *result.Cell, s span, ticks int) template.HTML {
 	if len(c.Series) == 0 {
 		return ""
 	}
@@ -260,7 +261,7 @@ func miniChart(c *result.Cell, s span) template.HTML {
 		fmt.Fprintf(&b, `<line class="ack" x1="%s" x2="%s" y1="30" y2="46"/>`, x, x)
 	}
 	for i, e := range c.Events {
-		if at := e.AtMs / 1000; i < 20 && at >= s.from && at <= s.to && e.AtMs != 0 {
+		if at := e.AtMs / 1000; i < ticks && at >= s.from && at <= s.to && e.AtMs != 0 {
 			x := p.xPercent(at)
 			fmt.Fprintf(&b, `<line class="tick" x1="%s" x2="%s" y2="7"/>`, x, x)
 		}

@@ -123,7 +123,11 @@ func newFaultCell(c *result.Cell, id string, s span, charted bool, course scale,
 		f.Why = c.Why
 	}
 	if charted {
-		f.Chart = miniChart(c, s)
+		ticks := 20
+		if brief && c.Verdict == result.Held {
+			ticks = 6
+		}
+		f.Chart = miniChart(c, s, ticks)
 	}
 	f.Strip, f.Fates = idStrip(c.IDs)
 	f.Bars = phaseBars(c)
@@ -146,8 +150,8 @@ func newFaultCell(c *result.Cell, id string, s span, charted bool, course scale,
 		}
 		f.Events = append(f.Events, eventLine{at, e.What})
 	}
-	if brief && c.Verdict == result.Held && len(f.Events) > 6 {
-		f.Events = f.Events[:6]
+	if brief && c.Verdict == result.Held && len(f.Bars) > 0 {
+		f.Events = nil // its course says what came when
 	}
 	for _, name := range sorted(c.Metrics) {
 		switch name {

@@ -195,9 +195,9 @@ func selftestEnd(run *result.Run) string {
 	}
 	caught, missed := result.Selftest(run)
 	if len(missed) == 0 {
-		return fmt.Sprintf("Self-test passed: all %d liars were caught.", len(caught))
+		return fmt.Sprintf("Self-test passed: all %d liars caught.", len(caught))
 	}
-	return fmt.Sprintf("Self-test FAILED: %d of %d liars were caught.", len(caught), len(caught)+len(missed))
+	return fmt.Sprintf("Self-test FAILED: %d of %d liars caught.", len(caught), len(caught)+len(missed))
 }
 
 // verdicts fills the sentences that the run carries, or those that it would carry.

@@ -146,12 +146,13 @@ func phaseScale(bars []phaseBar) scale {
 // draw fills the bar: each phase from the mark before it to its own.
 func (b *phaseBar) draw(s scale, height int) {
 	var out strings.Builder
-	fmt.Fprintf(&out, `<svg class="dots phase" width="100%%" height="%d" role="img" aria-label="%s"><rect class="bed" width="100%%" height="%d"/>`, height, esc(b.Line), height)
+	// The line beside it says the same in words.
+	fmt.Fprintf(&out, `<svg class="dots phase" width="100%%" height="%d" aria-hidden="true">`, height)
 	from := 0.0
 	for _, m := range b.marks {
 		x0, x1 := s.at(from), s.at(m.ms)
 		if x1 > x0 {
-			fmt.Fprintf(&out, `<rect class="%s" x="%s%%" width="%s%%" height="%d"/>`, m.class, num(100*x0), num(100*(x1-x0)), height)
+			fmt.Fprintf(&out, `<rect class="%s" x="%s%%" width="%s%%" height="%d"/>`, m.class, num(100*x0), num(max(0.3, 100*(x1-x0))), height)
 		} else if m.name == "sustained" || m.name == "first acknowledged write" {
 			continue // at once: said in the line below
 		}

@@ -58,7 +58,9 @@ func TestPageHasWhatOneDecidesBy(t *testing.T) {
 		"with 0 of 20 losing data, the true rate of lossy power cuts is below 14 % at 95 %",
 		"a script stood in for the operator", "hold no time for a person to notice",
 		"2.00 1.93–2.07 2.00 × the time 3.66 : 2.23 ms = 1.64 [P]",
-		"no difference: the interval holds 1",
+		"no difference beyond the noise of ± 3.1 %", "! lossy pg-async on local-nvme simulated Lost", "! lossy it was kept, since it allows what was lost",
+		"What a commit is made of", "replication: waiting for a standby after that", "The grey band is the noise between equal cells (± 3.1 %)",
+		"cut 2.10 ms → noticed", "It is sold with 3,000 a second: the line.", "cap 3,000", "What a setup costs besides time",
 		"Published figures, measured elsewhere by others", "“Postgres with CloudNativePG on Hetzner Cloud and Kubernetes” (2026)",
 		"the collector's disk was full (write history: no space left on device)",
 		"latency changed regime at 11 s",
@@ -222,10 +224,20 @@ func TestRunsInEveryState(t *testing.T) {
 			t.Errorf("%s: the text does not say %q", name, want)
 		}
 	}
+	lastLine := func(run *result.Run) string {
+		lines := strings.Split(strings.TrimSpace(text(t, run, report.TextOptions{})), "\n")
+		return lines[len(lines)-1]
+	}
+	if got := lastLine(selftest()); got != "Self-test passed: all 3 liars caught." {
+		t.Errorf("a self-test ends with %q", got)
+	}
 	missed := selftest()
 	missed.Cells[1].Verdict = result.Held
 	if got := visible(html(t, missed)); !strings.Contains(got, "2 of 3 liars caught. Missed: pg-commit-off.") {
 		t.Error("a missed liar is not said to be missed")
+	}
+	if got := lastLine(missed); got != "Self-test FAILED: 2 of 3 liars caught." {
+		t.Errorf("a self-test that failed ends with %q", got)
 	}
 }
 
@@ -317,6 +329,42 @@ func TestSizeOfALargeRun(t *testing.T) {
 	}
 }
 
+// TestSizeOfManyFaults: 500 fault cells with histograms, half a minute of
+// series, hundreds of ranges of ids and a dozen events each.
+func TestSizeOfManyFaults(t *testing.T) {
+	drawn := resulttest.Sample(7, 110)
+	run := *drawn
+	run.Cells = nil
+	for _, c := range drawn.Cells {
+		if c.Experiment != "power-off" || len(run.Cells) == 500 {
+			continue
+		}
+		for s := 12; s < 40; s++ {
+			c.Series = append(c.Series, result.Second{T: float64(s), Acked: 150 + (s*7919+c.Repetition*31)%60})
+		}
+		for id := uint64(1e6); id < 1e6+400; id += 2 {
+			c.IDs = append(c.IDs, result.IDRange{From: id, To: id, Outcome: result.OutcomeAcked, Survived: true}, result.IDRange{From: id + 1, To: id + 1, Outcome: result.OutcomeUnknown})
+		}
+		for n := 2; n < 5; n++ {
+			for _, e := range c.Events[:3] {
+				e.What += fmt.Sprintf(" (fault %d)", n)
+				e.AtMs += float64(n * 9000)
+				e.UntilMs += float64(n * 9000)
+				c.Events = append(c.Events, e)
+			}
+		}
+		run.Cells = append(run.Cells, c)
+	}
+	if len(run.Cells) != 500 {
+		t.Fatalf("%d cells, the test wants 500", len(run.Cells))
+	}
+	size := len(html(t, &run))
+	t.Logf("500 fault cells, %d bytes", size)
+	if size > 2_000_000 {
+		t.Errorf("500 fault cells take %d bytes, the limit is 2 MB", size)
+	}
+}
+
 // TestSizeOfLongSeries: hours of seconds and thousands of id ranges per cell
 // must not grow the page without bound.
 func TestSizeOfLongSeries(t *testing.T) {
@@ -375,7 +423,7 @@ func TestTextFitsItsWidth(t *testing.T) {
 		t.Errorf("the text does not say %q", want)
 	}
 	lines := strings.Split(strings.TrimRight(text(t, run, report.TextOptions{}), "\n"), "\n")
-	if last := lines[len(lines)-1]; !strings.Contains(last, "1 ✗ broken, 1 ? unknown, 4 ✓ held") {
+	if last := lines[len(lines)-1]; !strings.Contains(last, "1 ✗ broken, 1 ? unknown, 1 ! lossy, 3 ✓ held") {
 		t.Errorf("the last line is %q", last)
 	}
 }
@@ -441,7 +489,7 @@ func TestManyRatios(t *testing.T) {
 	}
 	run.Comparisons[1].Note = "no difference; published 3.2 × (elsewhere)"
 	words := visible(html(t, run))
-	for _, want := range []string{"7 further ratios", "a7 against b mean latency", "a0 against b throughput 1.50 1.40–1.60 no difference: within the noise 3.2 × (elsewhere)"} {
+	for _, want := range []string{"7 further ratios", "a7 against b mean latency", "a0 against b throughput 1.50 1.40–1.60 no difference beyond the noise 3.2 × (elsewhere)"} {
 		if !strings.Contains(words, want) {
 			t.Errorf("the page does not say %q", want)
 		}
@@ -475,8 +523,11 @@ func TestContrast(t *testing.T) {
 			check(fg, "bg", 4.5)
 			check(fg, "tint", 4.5)
 		}
-		for _, v := range []string{"held", "broken", "unknown", "invalid"} {
+		for _, v := range []string{"held", "broken", "unknown", "invalid", "lossy"} {
 			check(v, v+"-bg", 4.5)
+		}
+		for _, bg := range []string{"p0", "p1", "p2", "p3"} {
+			check("ink", bg, 4.5)
 		}
 		for _, fg := range []string{"k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "lost", "gone", "maybe"} {
 			check(fg, "bg", 3)

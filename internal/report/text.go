@@ -116,7 +116,9 @@ func (t *text) verdicts(p *page) {
 func (t *text) tally(p *page) {
 	if p.SelftestEnd != "" {
 		t.line("")
-		t.line(t.bold(p.SelftestEnd))
+		for _, l := range wrap(p.SelftestEnd, t.width) {
+			t.line(t.bold(l))
+		}
 		return
 	}
 	if len(p.Tally) == 0 {

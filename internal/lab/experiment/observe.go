@@ -243,4 +243,3 @@ func meanFlush(samples []diskSample, zero time.Time) (ms float64, ok bool) {
 	}
 	return (b["flush_total_ms"] - a["flush_total_ms"]) / n, b["flush_total_ms"] > 0
 }
-

@@ -37,6 +37,9 @@ func powerOff(rng *rand.Rand, m model, lagMs, rep int) result.Cell {
 		"longest_gap_ms": round(first + float64(lagMs)*float64Of(!m.losesLag && lagMs > 0)), "baseline_gap_ms": round(18 + 6*rng.Float64()),
 		"first_ack_ms": round(first), "sustained_ms": round(first + 120), "promoted_ms": round(first * 0.7), "rejoined_ms": round(first + 4200),
 	}
+	if m.setup == "pg-any1" {
+		c.Metrics["detected_ms"] = round(first * 0.2)
+	}
 	c.IDs = drawIDs(d, lost, recovered)
 	if lost > 0 {
 		c.Metrics["lost_ms"] = round(float64(lost) / 200 * 1000)
