@@ -125,6 +125,9 @@ func reachOf(m result.Composition) float64 {
 // partValue is a mean with its interval below it.
 func partValue(p result.Part) cellValue {
 	v := cellValue{Main: partText(p.Ms)}
+	if p.Name != result.PartRest && p.Lo < 0 {
+		p.Lo = 0 // nobody waits for less than no time; the rest is a difference
+	}
 	if p.Bounded() && (p.Ms != 0 || p.Hi != 0) {
 		v.Spread = partText(p.Lo) + "–" + partText(p.Hi)
 		if p.Lo < 0 {
