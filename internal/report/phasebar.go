@@ -22,9 +22,8 @@ type phaseBar struct {
 	Track template.HTML
 	Line  string
 
-	marks  []phaseMark
-	never  bool // no write was acknowledged again
-	wanted bool // whether one was waited for
+	marks []phaseMark
+	never bool // no write was acknowledged again
 }
 
 // phaseNames are the phases in the order of the legend.

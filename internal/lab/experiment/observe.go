@@ -111,10 +111,10 @@ func (o *observer) lookOn(ctx context.Context, rng *rand.Rand) error {
 	for wait(ctx, min(time.Duration(rng.ExpFloat64()*float64(lookPause)), 10*lookPause)) {
 		var l looks
 		err := o.conn.QueryRow(ctx, waitQuery).Scan(&l.sessions, &l.flush, &l.replication, &l.lock, &l.read)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		switch {
+		case ctx.Err() != nil: // called off in the middle of a look
+			continue
+		case err != nil:
 			return fmt.Errorf("look at the sessions: %w", err)
 		}
 		if l.sessions != o.clients {
@@ -143,13 +143,13 @@ func (o *observer) countOn(ctx context.Context) error {
 	}
 	for {
 		stats, err := o.disk.DiskStats(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		switch {
+		case ctx.Err() != nil: // called off half way
+		case err != nil:
 			return fmt.Errorf("read the disk's counters: %w", err)
+		default:
+			o.samples = append(o.samples, diskSample{time.Now(), stats})
 		}
-		o.samples = append(o.samples, diskSample{time.Now(), stats})
 		if !wait(ctx, diskPause) {
 			return nil
 		}
