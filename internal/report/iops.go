@@ -13,7 +13,7 @@ import (
 // diskChart is what one disk did while transactions ran on it.
 type diskChart struct {
 	Disk, Mark string
-	Cap        string // operations a second that it is sold with, "" for none
+	Cap        string // operations a second, "" for none
 	Chart      template.HTML
 	Lines      []diskLine
 }

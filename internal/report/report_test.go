@@ -60,7 +60,7 @@ func TestPageHasWhatOneDecidesBy(t *testing.T) {
 		"2.00 1.93–2.07 2.00 × the time 3.66 : 2.23 ms = 1.64 [P]",
 		"no difference beyond the noise of ± 3.1 %", "! lossy pg-async on local-nvme simulated Lost", "! lossy it was kept, since it allows what was lost",
 		"What a commit is made of", "replication: waiting for a standby after that", "The grey band is the noise between equal cells (± 3.1 %)",
-		"cut 2.10 ms → noticed", "It is sold with 3,000 a second: the line.", "cap 3,000", "What a setup costs besides time",
+		"cut 2.10 ms → noticed", "Its cap is 3,000 a second: the line.", "cap 3,000", "What a setup costs besides time",
 		"Published figures, measured elsewhere by others", "“Postgres with CloudNativePG on Hetzner Cloud and Kubernetes” (2026)",
 		"the collector's disk was full (write history: no space left on device)",
 		"latency changed regime at 11 s",

@@ -38,7 +38,7 @@ func (t *text) disks(charts []diskChart) {
 			rows = append(rows, []string{c.Disk + tilde(c.Mark), l.Label, l.Mean, l.Most, limit, l.Flushes})
 		}
 	}
-	t.table("Operations of the primary's disk a second, by its own counters (cap: what it is sold with)",
+	t.table("Operations of the primary's disk a second, by its own counters",
 		[]string{"disk", "on it", "mean", "highest", "cap", "flushes asked for"}, rows, 2)
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-db/holdfast/internal/disk"
 	"github.com/holdfast-db/holdfast/internal/lab/place"
 	"github.com/holdfast-db/holdfast/internal/postgres"
 	"github.com/holdfast-db/holdfast/internal/result"
@@ -60,7 +59,6 @@ func (l looks) metrics(tps float64) map[string]float64 {
 type observer struct {
 	conn    *pgx.Conn
 	disk    place.DiskStatser // nil where the disk keeps no counters of its own
-	cap     float64           // operations a second that the disk is sold with, 0 for none
 	clients int
 	began   time.Time
 	cancel  context.CancelFunc
@@ -84,9 +82,6 @@ func observe(ctx context.Context, env Env, pg *postgres.Instance, primary place.
 	}
 	o := &observer{conn: conn, clients: clients, began: time.Now(), ended: make(chan error, 2)}
 	o.disk, _ = primary.(place.DiskStatser)
-	if kind, err := disk.ByName(env.Disk); err == nil {
-		o.cap = kind.Timing.IOPS
-	}
 	ctx, o.cancel = context.WithCancel(ctx)
 	rng := rand.New(rand.NewPCG(env.Seed, 0x77616974))
 	go func() { o.ended <- o.lookOn(ctx, rng) }()
@@ -183,8 +178,8 @@ func (o *observer) addTo(c *result.Cell) {
 	}
 	if n := len(c.DiskSeries); n > 0 {
 		c.Metrics["disk_iops"], c.Metrics["disk_iops_max"] = total/float64(n), most
-		if o.cap > 0 {
-			c.Metrics["disk_iops_cap"] = o.cap
+		if limit := o.samples[len(o.samples)-1].stats["iops_set"]; limit > 0 {
+			c.Metrics["disk_iops_cap"] = limit
 		}
 	}
 	if ms, ok := meanFlush(o.samples, o.first); ok {
@@ -192,10 +187,11 @@ func (o *observer) addTo(c *result.Cell) {
 	}
 }
 
-// diskOps is what the disk itself did: reads that no cache answered, writes that
-// reached it and flushes, those that it carried out together counted once.
+// diskOps is what the disk itself did: where it has a cap, what is charged
+// against that; elsewhere reads that no cache answered, writes that reached it
+// and flushes, those that it carried out together counted once.
 func diskOps(stats map[string]float64) float64 {
-	if n, ok := stats["operations"]; ok {
+	if n, ok := stats["io_operations"]; ok {
 		return n
 	}
 	return stats["device_reads"] + stats["writebacks"] + stats["flush_batches"]

@@ -50,6 +50,22 @@ func TestDiskSeries(t *testing.T) {
 	}
 }
 
+// TestDiskWithACap: its own count of what is charged against the cap goes before ours.
+func TestDiskWithACap(t *testing.T) {
+	zero := time.Unix(1000, 0)
+	o := &observer{first: zero}
+	for s := range 3 {
+		o.samples = append(o.samples, diskSample{zero.Add(time.Duration(s) * time.Second), map[string]float64{
+			"io_operations": float64(s) * 2900, "flush_batches": float64(s) * 500, "iops_set": 3000,
+		}})
+	}
+	c := result.Cell{Metrics: map[string]float64{}}
+	o.addTo(&c)
+	if c.Metrics["disk_iops"] != 2900 || c.Metrics["disk_iops_max"] != 2900 || c.Metrics["disk_iops_cap"] != 3000 {
+		t.Errorf("%v", c.Metrics)
+	}
+}
+
 // TestDiskWithoutCounters: a disk that keeps none is no error, and adds nothing.
 func TestDiskWithoutCounters(t *testing.T) {
 	o := &observer{}
