@@ -36,17 +36,15 @@ func (m *machine) command(c Command) {
 // orderStep writes requests to the register, one by one. They carry S and k
 // along unchanged.
 func (m *machine) orderStep() {
-	if m.prop.id != 0 || !m.known || m.reg.Electing() {
+	if m.prop.id != 0 || !m.known || !m.reg.Electing() && m.tellRebuilt() {
 		return
 	}
-	if m.tellRebuilt() {
+	i := m.nextOrder()
+	if i < 0 {
 		return
 	}
-	if len(m.orders) == 0 {
-		return
-	}
-	c := m.orders[0]
-	m.orders = m.orders[1:]
+	c := m.orders[i]
+	m.orders = slices.Delete(slices.Clone(m.orders), i, i+1)
 	next, why := m.ordered(c)
 	if why != "" {
 		m.answer(c.ID, false, why)
@@ -59,6 +57,15 @@ func (m *machine) orderStep() {
 	if m.propose(propAdmin, next, text) {
 		m.prop.cmd = c.ID
 	}
+}
+
+// nextOrder is the place of the request to be written next, -1 if none may be
+// now. An election may be waiting for the very node that a person has fenced:
+// what gives the cluster more to choose from is not kept waiting for its end.
+func (m *machine) nextOrder() int {
+	return slices.IndexFunc(m.orders, func(c Command) bool {
+		return !m.reg.Electing() || c.Kind == Unfence || c.Kind == Resume
+	})
 }
 
 // tellRebuilt takes the wish for a rebuild out of the register once it is met.
