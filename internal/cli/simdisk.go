@@ -153,6 +153,8 @@ func simdiskControlCmds(env Env) []*cobra.Command {
 			}),
 		plain("wipe", "Empty a disk whose power is cut", "the disk is empty", (*control.Client).Wipe),
 		plain("sync", "Make everything durable", "everything is durable", (*control.Client).Sync),
+		plain("detach", "Unmount cleanly; what is durable stays, to be attached elsewhere", "detached", (*control.Client).Detach),
+		simdiskAttach(env),
 		plain("stop", "Unmount cleanly and end the disk", "stopped", (*control.Client).Stop),
 		simdiskControl(env, "stats", "Show the disk's own counters", 0,
 			func(ctx context.Context, c *control.Client, _ map[string]string) (any, string, error) {
@@ -164,6 +166,33 @@ func simdiskControlCmds(env Env) []*cobra.Command {
 				return map[string]any{"ok": true}, "set", c.Set(ctx, values)
 			}),
 	}
+}
+
+// simdiskAttach mounts a disk that is off at another place.
+func simdiskAttach(env Env) *cobra.Command {
+	var delay time.Duration
+	cmd := &cobra.Command{
+		Use: "attach CONTROL-SOCKET MOUNTPOINT", Short: "Mount a disk that was detached, or whose power is cut, at another place",
+		Example: "  holdfast simdisk attach /tmp/backing.sock /tmp/mnt2 --delay 5s", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			mountpoint, err := filepath.Abs(args[1])
+			if err != nil {
+				return err
+			}
+			c, err := control.Dial(args[0])
+			if err != nil {
+				return infraError(err)
+			}
+			lost, err := c.Attach(cmd.Context(), mountpoint, delay)
+			if err != nil {
+				return infraError(err)
+			}
+			_, err = fmt.Fprintf(env.Stdout, "attached at %s; %s\n", mountpoint, droppedText(lost))
+			return err
+		},
+	}
+	cmd.Flags().DurationVar(&delay, "delay", 0, "how long it takes until the disk is there")
+	return cmd
 }
 
 // simdiskControl makes one control command; with minValues above 0 it takes

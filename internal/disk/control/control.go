@@ -19,12 +19,15 @@ const (
 	OpSet   = "set"   // change settings
 	OpSync  = "sync"  // make everything durable
 	OpStop  = "stop"  // clean shutdown
+
+	OpDetach = "detach" // unmount; what is durable stays
+	OpAttach = "attach" // mount elsewhere, after a delay
 )
 
 // Request is one line from the client.
 type Request struct {
 	Op     string            `json:"op"`
-	Values map[string]string `json:"values,omitempty"` // of set
+	Values map[string]string `json:"values,omitempty"` // of set; of attach mountpoint and delay_ms
 }
 
 // Reply is one line to the client. Error is set if OK is not; the other fields
@@ -59,13 +62,17 @@ func decodeRequest(line []byte) (Request, error) {
 		return r, errors.New("request is not as expected: more than one object on a line")
 	}
 	switch r.Op {
-	case OpCut, OpOn, OpWipe, OpStats, OpSync, OpStop:
+	case OpCut, OpOn, OpWipe, OpStats, OpSync, OpStop, OpDetach:
 		if len(r.Values) > 0 {
 			return r, fmt.Errorf("request %s takes no values", r.Op)
 		}
 	case OpSet:
 		if len(r.Values) == 0 {
 			return r, errors.New("request set needs values")
+		}
+	case OpAttach:
+		if r.Values["mountpoint"] == "" {
+			return r, errors.New("request attach needs a mountpoint")
 		}
 	default:
 		return r, fmt.Errorf("unknown request %q", r.Op)

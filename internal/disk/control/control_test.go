@@ -38,6 +38,11 @@ func (r *recorder) On() (Dropped, error) {
 func (r *recorder) Wipe() error { return r.call("wipe") }
 func (r *recorder) Stop() error { return r.call("stop") }
 
+func (r *recorder) Detach() error { return r.call("detach") }
+func (r *recorder) Attach(mountpoint string, delay time.Duration) (Dropped, error) {
+	return Dropped{Operations: 5}, r.call("attach " + mountpoint + " " + delay.String())
+}
+
 func (r *recorder) Stats() map[string]float64 {
 	_ = r.call("stats")
 	return map[string]float64{"flushes": 7}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -22,7 +23,12 @@ type Disk interface {
 	Set(values map[string]string) error
 	Sync() error
 	Stop() error
+	Detach() error
+	Attach(mountpoint string, delay time.Duration) (Dropped, error)
 }
+
+// maxDelayMs bounds how long a disk takes to be attached.
+const maxDelayMs = 3_600_000
 
 // Server answers requests on a unix socket.
 type Server struct {
@@ -139,6 +145,15 @@ func (s *Server) do(r Request) (Reply, error) {
 		return Reply{}, s.disk.Set(r.Values)
 	case OpSync:
 		return Reply{}, s.disk.Sync()
+	case OpDetach:
+		return Reply{}, s.disk.Detach()
+	case OpAttach:
+		ms, err := strconv.ParseFloat(r.Values["delay_ms"], 64)
+		if err != nil || !(ms >= 0 && ms <= maxDelayMs) {
+			return Reply{}, fmt.Errorf("attach: delay_ms %q: want milliseconds up to %d", r.Values["delay_ms"], maxDelayMs)
+		}
+		lost, err := s.disk.Attach(r.Values["mountpoint"], time.Duration(ms*float64(time.Millisecond)))
+		return Reply{Dropped: &lost}, err
 	}
 	return Reply{}, s.disk.Stop()
 }
@@ -213,6 +228,24 @@ func (c *Client) On(ctx context.Context) (Dropped, error) {
 func (c *Client) Wipe(ctx context.Context) error {
 	_, err := c.call(ctx, Request{Op: OpWipe})
 	return err
+}
+
+// Detach unmounts the disk cleanly, or lets go of the mount of one whose power is
+// cut. It stays off until On or Attach.
+func (c *Client) Detach(ctx context.Context) error {
+	_, err := c.call(ctx, Request{Op: OpDetach})
+	return err
+}
+
+// Attach mounts a disk that is off at a mount point, after a delay, and says what
+// a cut before it cost.
+func (c *Client) Attach(ctx context.Context, mountpoint string, delay time.Duration) (Dropped, error) {
+	ms := strconv.FormatFloat(float64(delay)/float64(time.Millisecond), 'f', -1, 64)
+	r, err := c.call(ctx, Request{Op: OpAttach, Values: map[string]string{"mountpoint": mountpoint, "delay_ms": ms}})
+	if err != nil || r.Dropped == nil {
+		return Dropped{}, err
+	}
+	return *r.Dropped, nil
 }
 
 // Stats returns the disk's counters.

@@ -1,6 +1,6 @@
 // Package place says where hosts come from. A Place hands out Hosts; what a
 // Host can do beyond running programs is asked for by type assertion
-// (PowerCycler, Partitioner, Freezer, Wiper).
+// (PowerCycler, Partitioner, Freezer, Attacher, Wiper).
 package place
 
 import (
@@ -22,6 +22,9 @@ const (
 	// Instance data is on a disk of the host and is wiped with its power, as
 	// an instance store's is.
 	Instance VolumeKind = "instance"
+	// Network data is on a volume that outlives its host and can be attached to
+	// another one.
+	Network VolumeKind = "network"
 )
 
 // HostSpec asks for one host.
@@ -81,7 +84,7 @@ type Process interface {
 type Host interface {
 	Name() string
 	Addr() string    // an IP address, the same before and after a power cycle
-	DataDir() string // on the host's disk, owned by the unprivileged user; "" without a disk
+	DataDir() string // on the host's disk, owned by the unprivileged user; "" while it has none
 	RunDir() string  // in the host's memory (gone with its power), owned by the unprivileged user
 	User() string    // the unprivileged user's name as programs on the host see it
 
@@ -130,6 +133,15 @@ type Partitioner interface {
 type Freezer interface {
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error
+}
+
+// Attacher takes over another host's Network volume.
+type Attacher interface {
+	// Attach takes the volume of from, which is off, and gives it to this host,
+	// which is off and has no disk. It returns when the volume is there, which
+	// takes the place's time, and the host has it when it is powered on. What
+	// from had not flushed when it lost its power is gone.
+	Attach(ctx context.Context, from Host) error
 }
 
 // Wiper empties a host's disk; the host must be off.

@@ -13,7 +13,7 @@ import (
 )
 
 // host is one host, on or off. It implements place.Host, PowerCycler,
-// Partitioner, Freezer, Wiper, DiskStatser and DiskController.
+// Partitioner, Freezer, Attacher, Wiper, DiskStatser and DiskController.
 type host struct {
 	lab    *lab
 	spec   place.HostSpec
@@ -40,6 +40,8 @@ func (h *host) RunDir() string { return guest.RunDir }
 func (h *host) User() string   { return guest.User }
 
 func (h *host) DataDir() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.spec.Disk == "" {
 		return ""
 	}
@@ -178,6 +180,8 @@ func (h *host) Wipe(context.Context) error {
 		return fmt.Errorf("wipe the disk of host %s: it is on; power it off first", h.spec.Name)
 	case h.disk == nil:
 		return fmt.Errorf("wipe the disk of host %s: it has none", h.spec.Name)
+	case h.spec.Volume == place.Network:
+		return fmt.Errorf("wipe the disk of host %s: %w", h.spec.Name, errNetworkVolume)
 	}
 	if err := h.disk.wipe(); err != nil {
 		return fmt.Errorf("wipe the disk of host %s: %w", h.spec.Name, err)

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -35,6 +36,8 @@ type Options struct {
 	WorkDir string       // where backing images go; DefaultWorkDir if empty
 	Space   uint64       // bytes that the disks may need there, for Preflight; DefaultSpace if 0
 	Log     *slog.Logger // what happens to hosts; nil to discard
+
+	AttachDelay time.Duration // until a network volume is on another host; DefaultAttachDelay if 0
 }
 
 // lab is one local place: a network and its hosts.
@@ -157,8 +160,8 @@ func (l *lab) enlist(specs []place.HostSpec) (fresh, old []*host, err error) {
 			return nil, nil, fmt.Errorf("host name %q: want [a-z][a-z0-9-]*, at most 15 bytes", s.Name)
 		case names[s.Name] || s.Name == "localhost":
 			return nil, nil, fmt.Errorf("host name %q is taken", s.Name)
-		case s.Volume != "" && s.Volume != place.HostBound && s.Volume != place.Instance:
-			return nil, nil, fmt.Errorf("host %s: volume kind %q: a local host has %s or %s", s.Name, s.Volume, place.HostBound, place.Instance)
+		case s.Volume != "" && s.Volume != place.HostBound && s.Volume != place.Instance && s.Volume != place.Network:
+			return nil, nil, fmt.Errorf("host %s: volume kind %q: a local host has %s, %s or %s", s.Name, s.Volume, place.HostBound, place.Instance, place.Network)
 		case next > maxHosts:
 			return nil, nil, fmt.Errorf("host %s: the network has addresses for %d hosts", s.Name, maxHosts)
 		}

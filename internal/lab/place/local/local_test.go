@@ -38,9 +38,10 @@ func options(t *testing.T) Options {
 	t.Helper()
 	needRoot(t)
 	return Options{
-		Binary:  testbin.Build(t),
-		WorkDir: t.TempDir(),
-		Log:     slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Binary:      testbin.Build(t),
+		WorkDir:     t.TempDir(),
+		AttachDelay: 300 * time.Millisecond,
+		Log:         slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 

@@ -406,3 +406,59 @@ func (s suite) diskIsPrivate(t *testing.T) {
 		t.Errorf("one host's disk holds another's %q", got)
 	}
 }
+
+// networkVolume loses a host and goes on with its volume on another one.
+func (s suite) networkVolume(t *testing.T) {
+	spec := s.withDisk("alpha")
+	spec.Volume = place.Network
+	hosts := s.acquireSpecs(t, spec, place.HostSpec{Name: "beta"}, s.withDisk("gamma"))
+	a, b, c := hosts[0], hosts[1], hosts[2]
+	att := as[place.Attacher](t, b)
+	if b.DataDir() != "" {
+		t.Errorf("a host without a disk has data in %s", b.DataDir())
+	}
+	write(t, a, "flushed", true)
+	sum := sh(t, a, "sha256sum flushed")
+	write(t, a, "volatile", false)
+	off(t, b)
+	if err := att.Attach(t.Context(), a); err == nil {
+		t.Error("a volume was taken from a host that is on")
+	}
+	off(t, a)
+	if err := att.Attach(t.Context(), c); err == nil {
+		t.Error("a host-bound disk was taken from its host")
+	}
+	if err := as[place.Attacher](t, c).Attach(t.Context(), a); err == nil {
+		t.Error("a volume was attached to a host that has a disk, and is on")
+	}
+	if w, ok := a.(place.Wiper); ok {
+		if err := w.Wipe(t.Context()); err == nil {
+			t.Error("a network volume was wiped with its host")
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := att.Attach(ended, a); !errors.Is(err, context.Canceled) {
+		t.Errorf("attached by a caller that gave up: %v", err)
+	}
+	if err := att.Attach(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	on(t, b)
+	on(t, a)
+	if a.DataDir() != "" || b.DataDir() == "" {
+		t.Errorf("data is in %q on the old host and in %q on the new one", a.DataDir(), b.DataDir())
+	}
+	if got := sh(t, b, "sha256sum flushed"); got != sum {
+		t.Errorf("on the new host the flushed file is %q, was %q", got, sum)
+	}
+	if got := sh(t, b, "ls volatile 2>/dev/null || true"); got != "" {
+		t.Error("a file that was not flushed went along")
+	}
+	write(t, b, "again", true)
+	off(t, b)
+	on(t, b)
+	if got := sh(t, b, "ls again"); got != "again" {
+		t.Errorf("after a power cycle of the new host: %q", got)
+	}
+}

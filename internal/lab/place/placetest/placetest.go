@@ -47,6 +47,7 @@ func Run(t *testing.T, o Options) {
 	t.Run("DiskKeepsWhatWasFlushed", s.diskKeepsWhatWasFlushed)
 	t.Run("InstanceDisk", s.instanceDisk)
 	t.Run("Wipe", s.wipe)
+	t.Run("NetworkVolume", s.networkVolume)
 	t.Run("DiskStats", s.diskStats)
 	t.Run("DiskIsPrivate", s.diskIsPrivate)
 }
