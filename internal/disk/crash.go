@@ -83,7 +83,7 @@ func (d *Disk) crashLog(s *Session) []bool {
 	for i := range keep {
 		keep[i] = int(d.random()%uint64(len(keep))) < count
 	}
-	closure(s.log, keep)
+	d.durable.closure(s.log, keep)
 	return keep
 }
 

@@ -379,7 +379,7 @@ func (m *machine) checkRandomPosix(t *rapid.T, old *reference) {
 		t.Fatalf("%d operations were pending, want %d", len(keep), len(old.pending))
 	}
 	whole := slices.Clone(keep)
-	closed(old.pending, whole)
+	old.closed(whole)
 	if !slices.Equal(whole, keep) {
 		t.Fatalf("operations %v were kept, which need %v", keep, whole)
 	}

@@ -277,8 +277,8 @@ func (s *Session) Fsync(ino uint64, dataOnly bool) error {
 	v.mu.Lock()
 	err = s.writeback(n)
 	v.mu.Unlock()
-	if err == nil && v.failed.Load() && v.failed.Swap(false) {
-		err = errWriteBack
+	if v.failed.Load() && v.failed.Swap(false) && err == nil {
+		err = errWriteBack // of a write-back before
 	}
 	if err != nil {
 		return err

@@ -1,6 +1,9 @@
 package disk
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // Profile says by which file system's rules something becomes durable.
 type Profile string
@@ -114,16 +117,34 @@ func (n *needs) addRename(r *record) {
 // closure adds to the records of the log that are to be kept those that they
 // cannot do without. What is left out can be applied later: it commutes with
 // all that is kept.
-func closure(log []record, keep []bool) {
-	n := needs{
-		entries: map[entryKey]bool{}, exists: map[uint64]bool{}, inode: map[uint64]bool{}, whole: map[uint64]bool{}, named: map[uint64]bool{},
-	}
-	for i := len(log) - 1; i >= 0; i-- {
-		if keep[i] || n.meets(&log[i]) {
-			keep[i] = true
-			n.add(&log[i])
+func (t *tree) closure(log []record, keep []bool) {
+	lost := map[uint64]bool{} // durable directories without a name that need one
+	for again := true; again; {
+		n := needs{
+			entries: map[entryKey]bool{}, exists: map[uint64]bool{}, inode: map[uint64]bool{}, whole: map[uint64]bool{}, named: maps.Clone(lost),
+		}
+		for i := len(log) - 1; i >= 0; i-- {
+			if keep[i] || n.meets(&log[i]) {
+				keep[i] = true
+				n.add(&log[i])
+			}
+		}
+		again = false
+		for ino := range n.named {
+			if top := t.top(ino); top != Root && !lost[top] {
+				lost[top], again = true, true
+			}
 		}
 	}
+}
+
+// top is the directory that a durable path to the directory begins at: the root,
+// or one that has no name.
+func (t *tree) top(ino uint64) uint64 {
+	for n := t.nodes[ino]; n != nil && n.nlink > 0 && ino != Root; n = t.nodes[ino] {
+		ino = n.parent
+	}
+	return ino
 }
 
 // flushes says whether an fsync of the inode is to make r durable: what changed
@@ -157,7 +178,7 @@ func (s *Session) commitInode(n *inode) error {
 		n.live.done.Store(s.appended)
 		return s.alive()
 	}
-	closure(s.log, keep)
+	s.d.durable.closure(s.log, keep)
 	s.d.gate.RLock()
 	defer s.d.gate.RUnlock()
 	if err := s.alive(); err != nil {

@@ -1,5 +1,7 @@
 package disk
 
+import "maps"
+
 // refRec is a metadata operation that is not durable yet, with what the rules of
 // Posix need to know of it.
 type refRec struct {
@@ -90,8 +92,10 @@ func (r *refRec) paths(reach map[uint64]bool) map[uint64]bool {
 
 // closed adds what the kept records cannot do without, one by one until nothing
 // is missing.
-func closed(log []*refRec, keep []bool) {
+func (r *reference) closed(keep []bool) {
+	log := r.pending
 	reach := make([]map[uint64]bool, len(log))
+	nameless := map[uint64]bool{} // durable directories that begin a path to one of reach
 	for changed := true; changed; {
 		changed = false
 		for i, b := range log {
@@ -99,11 +103,9 @@ func closed(log []*refRec, keep []bool) {
 				continue
 			}
 			// What b's own kept successors want to be reached through b.
-			want := map[uint64]bool{}
+			want := maps.Clone(nameless)
 			for j := i + 1; j < len(log); j++ {
-				for ino := range reach[j] {
-					want[ino] = true
-				}
+				maps.Copy(want, reach[j])
 			}
 			now := b.paths(want)
 			if len(now) != len(reach[i]) {
@@ -114,8 +116,36 @@ func closed(log []*refRec, keep []bool) {
 					keep[j], changed = true, true
 				}
 			}
+			for ino := range now {
+				if n := r.nameless(ino); n != 0 && !nameless[n] {
+					nameless[n], changed = true, true
+				}
+			}
+		}
+		for j, a := range log {
+			for ino := range nameless {
+				if !keep[j] && a.leadsTo(ino) {
+					keep[j], changed = true, true
+				}
+			}
 		}
 	}
+}
+
+// nameless returns the directory above ino, or itself, that is durable without a
+// name; 0 if the root is above it.
+func (r *reference) nameless(ino uint64) uint64 {
+	for ino != Root {
+		n := r.durable[ino]
+		switch {
+		case n == nil:
+			return ino // not made yet: what makes it also says where it is
+		case n.nlink == 0:
+			return ino
+		}
+		ino = n.parent
+	}
+	return 0
 }
 
 // commitInode makes durable what an fsync of an inode promises under Posix.
@@ -124,7 +154,7 @@ func (r *reference) commitInode(ino uint64) {
 	for i, p := range r.pending {
 		keep[i] = p.inode == ino || p.made == ino || p.in(ino)
 	}
-	closed(r.pending, keep)
+	r.closed(keep)
 	r.keep(keep)
 	r.done[ino] = r.appended
 	delete(r.stale, ino)
