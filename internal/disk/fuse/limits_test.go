@@ -1,7 +1,6 @@
 package fuse_test
 
 import (
-	"math"
 	"os"
 	"strconv"
 	"sync"
@@ -57,30 +56,47 @@ func large(t *testing.T, d *daemon, bytes int) string {
 	return d.path("large")
 }
 
-func near(t *testing.T, what string, got, want, within float64) {
+// readsNear reads for a while and compares bytes or operations per second with a
+// limit. More than the limit is an error at once; a busy machine can make it less,
+// so that has several tries.
+func readsNear(t *testing.T, what, path string, size, threads int, unit, want float64) (n int64) {
 	t.Helper()
-	if math.Abs(got-want) > within*want {
-		t.Errorf("%s: %.0f, want %.0f within %.0f %%", what, got, want, 100*within)
+	const within = 0.15
+	var got float64
+	for range 6 {
+		var took time.Duration
+		n, took = directReads(t, path, size, threads, time.Second)
+		got = float64(n) * unit / took.Seconds()
+		if got > want*(1+within) {
+			break
+		}
+		if got >= want*(1-within) {
+			return n
+		}
 	}
+	t.Errorf("%s: %.0f, want %.0f within %.0f %%", what, got, want, 100*within)
+	return n
 }
 
-// TestLimitsAreKept measures what a small volume lets through. A busy machine can
-// make it less, never more: the counters say what waited.
+// TestLimitsAreKept measures what a small volume lets through.
 func TestLimitsAreKept(t *testing.T) {
 	d := mount(t, "null", "lose-all")
 	path := large(t, d, 1<<20)
 	d.set(map[string]string{"iops": "400"})
-	n, took := directReads(t, path, 4096, 8, time.Second)
-	near(t, "reads per second at 400 IOPS", float64(n)/took.Seconds(), 400, 0.15)
+	before, err := d.Stats(d.ctx())
+	must(t, err)
+	n, _ := directReads(t, path, 4096, 8, time.Second)
 	stats, err := d.Stats(d.ctx())
 	must(t, err)
-	near(t, "operations counted", stats["io_operations"], float64(n), 0.05)
+	if got := stats["io_operations"] - before["io_operations"]; got != float64(n) {
+		t.Errorf("the disk counted %.0f operations of %d", got, n)
+	}
 	if stats["throttled_ms"] < 1000 {
 		t.Errorf("8 threads waited for %.0f ms of a second together", stats["throttled_ms"])
 	}
+	readsNear(t, "reads per second at 400 IOPS", path, 4096, 8, 1, 400)
 	d.set(map[string]string{"iops": "0", "mbps": "8"})
-	n, took = directReads(t, path, 256<<10, 2, time.Second)
-	near(t, "bytes per second at 8 MB/s", float64(n)*(256<<10)/took.Seconds(), 8e6, 0.15)
+	readsNear(t, "bytes per second at 8 MB/s", path, 256<<10, 2, 256<<10, 8e6)
 }
 
 // TestCreditIsSpent lets a burst go by at its own rate, and then the plateau.
@@ -89,15 +105,16 @@ func TestCreditIsSpent(t *testing.T) {
 	path := large(t, d, 1<<20)
 	d.set(map[string]string{"iops": "100", "iops_burst": "1000", "iops_credit": "500"})
 	n, took := directReads(t, path, 4096, 8, 400*time.Millisecond)
-	near(t, "reads per second on credit", float64(n)/took.Seconds(), 1000, 0.2)
+	if rate := float64(n) / took.Seconds(); rate > 1150 || rate < 250 {
+		t.Errorf("%.0f reads per second on credit, want up to 1000", rate)
+	}
 	for spent := false; !spent; {
 		_, _ = directReads(t, path, 4096, 8, 200*time.Millisecond)
 		stats, err := d.Stats(d.ctx())
 		must(t, err)
-		spent = stats["iops_credit"] < 5
+		spent = stats["iops_credit"] < 20 // some comes back until the counters are read
 	}
-	n, took = directReads(t, path, 4096, 8, time.Second)
-	near(t, "reads per second without credit", float64(n)/took.Seconds(), 100, 0.2)
+	readsNear(t, "reads per second without credit", path, 4096, 8, 1, 100)
 }
 
 // TestParallelCap holds reads of 20 ms each to two at once.
@@ -105,8 +122,7 @@ func TestParallelCap(t *testing.T) {
 	d := mount(t, "null", "lose-all")
 	path := large(t, d, 1<<20)
 	d.set(map[string]string{"read_ms": "20", "parallel": "2"})
-	n, took := directReads(t, path, 4096, 8, time.Second)
-	near(t, "reads per second, two at once of 20 ms", float64(n)/took.Seconds(), 100, 0.15)
+	readsNear(t, "reads per second, two at once of 20 ms", path, 4096, 8, 1, 100)
 	stats, err := d.Stats(d.ctx())
 	must(t, err)
 	if stats["queued_ms"] < 1000 {

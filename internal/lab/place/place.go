@@ -29,11 +29,12 @@ const (
 
 // HostSpec asks for one host.
 type HostSpec struct {
-	Name   string     // unique within the place, [a-z][a-z0-9-]*, at most 15 bytes
-	Disk   string     // a named disk (see internal/disk), "" for a host without one
-	Volume VolumeKind // HostBound if empty
-	Crash  string     // the disk's crash policy: lose-all, random-sectors, lying; "" is lose-all
-	Seed   uint64     // seeds latencies and the crash policy
+	Name    string     // unique within the place, [a-z][a-z0-9-]*, at most 15 bytes
+	Disk    string     // a named disk (see internal/disk), "" for a host without one
+	Volume  VolumeKind // HostBound if empty
+	Crash   string     // the disk's crash policy, see disk.Policies; "" is lose-all
+	Profile string     // the disk's profile, see disk.Profiles; "" is ext4
+	Seed    uint64     // seeds latencies and the crash policy
 }
 
 // Facts describe the place for the report.

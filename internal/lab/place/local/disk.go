@@ -73,7 +73,7 @@ func startDisk(ctx context.Context, h *host) (_ *disk, err error) {
 
 func (d *disk) spawn(h *host, crash string) (ready io.Reader, err error) {
 	d.cmd = exec.CommandContext(context.Background(), h.lab.opts.Binary, "simdisk",
-		"--disk", h.spec.Disk, "--crash", crash, "--seed", strconv.FormatUint(h.spec.Seed, 10),
+		"--disk", h.spec.Disk, "--crash", crash, "--profile", h.spec.Profile, "--seed", strconv.FormatUint(h.spec.Seed, 10),
 		"--control", d.control, "--lifeline", d.backing, d.mount)
 	d.cmd.Dir = "/"
 	d.cmd.Stderr = d.says

@@ -462,3 +462,24 @@ func (s suite) networkVolume(t *testing.T) {
 		t.Errorf("after a power cycle of the new host: %q", got)
 	}
 }
+
+// posixDisk loses a file whose directory was not flushed, and nothing else.
+func (s suite) posixDisk(t *testing.T) {
+	spec := s.withDisk("alpha")
+	spec.Profile = "posix"
+	h := s.acquireSpecs(t, spec)[0]
+	if err := h.Put(t.Context(), h.DataDir()+"/new/put", []byte("put"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(t, h, "kept", true)
+	sh(t, h, "sync .")
+	write(t, h, "unnamed", true)
+	off(t, h)
+	on(t, h)
+	if got := sh(t, h, "ls"); got != "kept\nnew" {
+		t.Errorf("after the cut there is %q", got)
+	}
+	if got, err := h.Get(t.Context(), h.DataDir()+"/new/put"); err != nil || string(got) != "put" {
+		t.Errorf("what was put: %q, %v", got, err)
+	}
+}

@@ -48,6 +48,7 @@ func Run(t *testing.T, o Options) {
 	t.Run("InstanceDisk", s.instanceDisk)
 	t.Run("Wipe", s.wipe)
 	t.Run("NetworkVolume", s.networkVolume)
+	t.Run("PosixDisk", s.posixDisk)
 	t.Run("DiskStats", s.diskStats)
 	t.Run("DiskIsPrivate", s.diskIsPrivate)
 }
