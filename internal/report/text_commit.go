@@ -8,19 +8,19 @@ import (
 // parts are what commits are made of: means with their 95 % intervals.
 func (t *text) parts(charts []partsChart) {
 	for _, c := range charts {
-		headers := []string{"setup", "disk", "whole ms", "flush", "replication", "rest", "disk's flush"}
+		headers := []string{"setup", "disk", "whole", "flush", "replication", "rest", "1 flush"}
 		if c.Locks {
 			headers = slices.Insert(headers, 5, "row locks")
 		}
 		rows := [][]string{}
 		for _, r := range c.Rows {
-			row := []string{r.Setup, r.Disk + tilde(r.Mark), both(r.Whole), both(r.Flush), both(r.Replication), both(r.Rest), r.DiskFlush.Main}
+			row := []string{r.Setup, r.Disk + tilde(r.Mark), both(r.Whole), both(r.Flush), both(r.Replication), r.Rest.Main, r.DiskFlush.Main}
 			if c.Locks {
 				row = slices.Insert(row, 5, both(r.Locks))
 			}
 			rows = append(rows, row)
 		}
-		t.table("What a commit is made of, "+c.Title+" (means and their 95 % intervals, from what sessions waited for; disk's flush: one, by its own clock)", headers, rows, 2)
+		t.table("What a commit is made of, "+c.Title+" (ms; means and their 95 % intervals, from what sessions waited for; rest: the difference; 1 flush: by the disk's own clock)", headers, rows, 2)
 		for _, n := range c.Notes {
 			t.wrapped("", "", n)
 		}

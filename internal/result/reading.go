@@ -60,10 +60,14 @@ func margin(share float64) string { return percent(share, math.Ceil, -1e-9) }
 
 // moreOrLess is a ratio as a difference: 21 % less, 33 % more.
 func moreOrLess(ratio float64) string {
-	d := math.Round((ratio - 1) * 100)
+	d := math.Round((ratio - 1) * 100) // beyond a factor of ten the figure says nothing more
 	switch {
 	case d == 0:
 		return "the same"
+	case ratio < 0.1:
+		return "a tenth or less"
+	case ratio >= 10:
+		return "ten times or more"
 	case ratio >= 3:
 		return Figure(ratio) + " times as much"
 	case d < 0:

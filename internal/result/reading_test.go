@@ -20,7 +20,8 @@ func TestReading(t *testing.T) {
 		{0.92, 0.88, 0.97, 0.1, "no difference beyond the noise of ± 10 %"},
 		{1.5, 1.4, 1.6, 0.1, ""},
 		{0.5, 0.4, 0.6, 0, ""},
-		{1, 0, 1, 0, "not enough repetitions: 100 % less to the same fits"},
+		{1, 0, 1, 0, "not enough repetitions: a tenth or less to the same fits"},
+		{1.4, 0.01, 8419, 0.2, "not enough repetitions: a tenth or less to ten times or more fits"},
 	} {
 		got, different := Reading(tt.ratio, tt.lo, tt.hi, tt.noise)
 		if got != tt.want || different != (tt.want == "") {
