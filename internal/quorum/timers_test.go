@@ -15,10 +15,10 @@ func TestWiden(t *testing.T) {
 	}{
 		{"local NVMe", DefaultTimers(), 340 * time.Microsecond, DefaultTimers()},
 		{"a network volume", DefaultTimers(), 2700 * time.Microsecond, DefaultTimers()},
-		{"a hard disk", DefaultTimers(), 20 * ms, Timers{Heartbeat: 720 * ms, Election: 720 * ms, Lease: 648 * ms}},
-		{"the same, fast", FastTimers(), 20 * ms, Timers{Heartbeat: 720 * ms, Election: 720 * ms, Lease: 648 * ms}},
-		{"fast on a slow volume", FastTimers(), 10 * ms, Timers{Heartbeat: 360 * ms, Election: 360 * ms, Lease: 324 * ms}},
-		{"a broken disk", DefaultTimers(), time.Minute, Timers{Heartbeat: 10 * time.Second, Election: 10 * time.Second, Lease: 9 * time.Second}},
+		{"a hard disk", DefaultTimers(), 20 * ms, Timers{Heartbeat: 720 * ms, Election: 720 * ms, Lease: 360 * ms}},
+		{"the same, fast", FastTimers(), 20 * ms, Timers{Heartbeat: 720 * ms, Election: 720 * ms, Lease: 360 * ms}},
+		{"fast on a slow volume", FastTimers(), 10 * ms, Timers{Heartbeat: 360 * ms, Election: 360 * ms, Lease: 180 * ms}},
+		{"a broken disk", DefaultTimers(), time.Minute, Timers{Heartbeat: 10 * time.Second, Election: 10 * time.Second, Lease: 5 * time.Second}},
 		{"no poke stays so", Timers{Heartbeat: 100 * ms, Election: 200 * ms, Lease: 100 * ms, NoPoke: true}, 10 * ms,
 			Timers{Heartbeat: 360 * ms, Election: 720 * ms, Lease: 360 * ms, NoPoke: true}},
 	} {
