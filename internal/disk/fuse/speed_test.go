@@ -56,7 +56,7 @@ func tps(t testing.TB, p *postgres, clients, seconds int) float64 {
 // interval of the ratio is no wider to either side than the distance to it.
 func TestSpeed(t *testing.T) {
 	long(t)
-	const target, fewest, most, seconds = 0.6, 15, 120, 1
+	const target, fewest, most, seconds = 0.6, 40, 120, 1
 	d := mount(t, "null", "lose-all")
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o755))
