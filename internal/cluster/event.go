@@ -156,7 +156,7 @@ const (
 	Fence   // Node
 	Unfence // Node
 	Reinit  // Node
-	Join    // Node; Witness
+	Join    // Node; Witness, Reader
 	Leave   // Node
 	SetMode
 	SetK
@@ -169,6 +169,7 @@ type Command struct {
 	Kind    CommandKind
 	Node    NodeID
 	Witness bool
+	Reader  bool
 	Mode    Mode
 	K       int
 	Confirm *Announcement // what was announced, given back

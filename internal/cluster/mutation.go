@@ -53,6 +53,7 @@ const (
 	StartNotStopped                    // a recruit reports although a start is under way
 	AmnesiacLeads                      // a primary that lost confirmed WAL goes on
 	OwnDiskAlways                      // the primary's own disk counts though S does not name it
+	ReaderInS                          // a reader enters S as any other standby does
 	MutationEnd
 )
 
@@ -65,7 +66,7 @@ var mutationNames = [MutationEnd]string{
 	"local-read", "voter-unchecked", "permits-durable", "bump-while-degraded", "follow-before-commit", "no-recruit",
 	"promise-not-synced", "quorum-off-by-one", "priority-first", "degrade-without-register", "return-early",
 	"restart-opens-door", "no-canary", "amnesiac-counted", "in-flight-forgotten", "start-not-stopped", "amnesiac-leads",
-	"own-disk-always",
+	"own-disk-always", "reader-in-s",
 }
 
 func (m Mutation) String() string {

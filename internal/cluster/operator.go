@@ -111,7 +111,7 @@ func (m *machine) ordered(c Command) (next Register, why string) {
 		if i >= 0 {
 			return next, string(c.Node) + " is in the cluster already"
 		}
-		next.Nodes = append(next.Nodes, Node{ID: c.Node, Witness: c.Witness})
+		next.Nodes = append(next.Nodes, Node{ID: c.Node, Witness: c.Witness, Reader: c.Reader})
 		return next, ""
 	}
 	if i < 0 {

@@ -64,6 +64,7 @@ type Node struct {
 	Voter      uint64 // its id among the voters of the register; 0: not admitted
 	Witness    bool   // votes, holds no data
 	NoFailover bool   // holds data, is never promoted
+	Reader     bool   // holds data, never enters S: nothing waits for it, nothing rests on it
 	Reinit     bool   // a person wants its data directory made anew
 	Rebuild    bool   // its agent wants that too, once it is not needed for k
 	Leaving    bool   // a person wants it out of the cluster

@@ -347,7 +347,7 @@ func (m *machine) steadily(l link) bool {
 		return false
 	}
 	return l.ok && !l.twice && m.now-l.since >= m.cfg.Timing.Steady && known && !n.Witness && !n.Reinit && !n.Rebuild && !n.Leaving &&
-		!n.Fenced && l.member.Node != m.cfg.Self && l.member.Incarnation != 0
+		(!n.Reader || m.is(ReaderInS)) && !n.Fenced && l.member.Node != m.cfg.Self && l.member.Incarnation != 0
 }
 
 // mayGoShort says whether fewer confirmations than k may be waited for now.
@@ -361,7 +361,7 @@ func (m *machine) mayGoShort() bool {
 	// Just promoted with nobody left who could ever confirm: no use waiting.
 	return m.reg.InS(m.self()) && m.now >= m.cfg.Timing.Suspect &&
 		!slices.ContainsFunc(m.reg.Nodes, func(n Node) bool {
-			return n.ID != m.cfg.Self && !n.Witness && m.fresh(n.ID)
+			return n.ID != m.cfg.Self && !n.Witness && !n.Reader && m.fresh(n.ID)
 		})
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -13,10 +14,32 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// source is the text that a study was read from.
+// source is the text that a study or configuration was read from.
 type source struct {
 	name string
 	file *ast.File
+}
+
+// strict decodes the one document in data into v, and keeps its source.
+func strict(file string, data []byte, v any, empty string) (_ *source, err error) {
+	// The parser of YAML panics over some tags and aliases that make no sense.
+	defer func() {
+		if recover() != nil {
+			err = fmt.Errorf("%s: this cannot be read as YAML; a stray alias (*), anchor (&) or tag (!) would explain it", file)
+		}
+	}()
+	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
+	if err := dec.Decode(v); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("%s: %s", file, empty)
+		}
+		return nil, fmt.Errorf("%s: %s", file, strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	var extra any
+	if err := dec.Decode(&extra); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: more than one YAML document; there is one in a file", file)
+	}
+	return parseSource(file, data)
 }
 
 func parseSource(name string, data []byte) (*source, error) {

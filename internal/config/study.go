@@ -3,15 +3,11 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
-
-	"github.com/goccy/go-yaml"
 )
 
 // Study says which setups are put through which experiments.
@@ -78,34 +74,12 @@ const (
 
 // ParseStudy reads one study. Names of setups, experiments and disks are
 // checked by the caller, who knows them. file appears in errors only.
-func ParseStudy(file string, data []byte) (_ *Study, err error) {
-	// The parser of YAML panics over some tags and aliases that make no sense.
-	parsed := false
-	defer func() {
-		if v := recover(); v != nil {
-			if parsed {
-				panic(v)
-			}
-			err = fmt.Errorf("%s: this cannot be read as YAML; a stray alias (*), anchor (&) or tag (!) would explain it", file)
-		}
-	}()
+func ParseStudy(file string, data []byte) (*Study, error) {
 	var s Study
-	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
-	if err := dec.Decode(&s); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, fmt.Errorf("%s: the study is empty; `holdfast lab list` names the built-in ones", file)
-		}
-		return nil, fmt.Errorf("%s: %s", file, strings.TrimSpace(yaml.FormatError(err, false, true)))
-	}
-	var extra any
-	if err := dec.Decode(&extra); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: more than one YAML document; a study is one", file)
-	}
-	src, err := parseSource(file, data)
+	src, err := strict(file, data, &s, "the study is empty; `holdfast lab list` names the built-in ones")
 	if err != nil {
 		return nil, err
 	}
-	parsed = true
 	s.source = src
 	s.defaults()
 	if err := s.validate(); err != nil {

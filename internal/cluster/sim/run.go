@@ -34,6 +34,7 @@ func NewWorld(s Schedule) *World {
 	for i := range s.Nodes {
 		n := &node{w: w, i: i, id: cluster.NodeID('a' + rune(i)), up: true, rate: 1, boot: w.uid()}
 		n.witness = s.Witness && i == s.Nodes-1
+		n.reader = s.Reader && i == s.Nodes-1
 		if s.Absent && i == s.Nodes-1 {
 			n.pg = postgres{durSSN: cluster.SSN{K: 1}}
 			w.nodes = append(w.nodes, n)
@@ -42,7 +43,7 @@ func NewWorld(s Schedule) *World {
 		id := uint64(i + 1)
 		voters = append(voters, id)
 		n.disk = cluster.Disk{HasPromise: true, HasVoter: true, Voter: id, Promise: 1}
-		reg.Nodes = append(reg.Nodes, cluster.Node{ID: n.id, Voter: id, Witness: n.witness})
+		reg.Nodes = append(reg.Nodes, cluster.Node{ID: n.id, Voter: id, Witness: n.witness, Reader: n.reader})
 		if !n.witness {
 			inc := cluster.Incarnation(i + 1)
 			n.disk.Incarnation = inc
@@ -52,7 +53,7 @@ func NewWorld(s Schedule) *World {
 			m := cluster.Member{Node: n.id, Incarnation: inc}
 			if i == 0 {
 				reg.Primary = m
-			} else {
+			} else if !n.reader {
 				reg.S = append(reg.S, m)
 			}
 		}
@@ -180,7 +181,7 @@ func (w *World) canWrite() bool {
 	}
 	others := 0
 	for _, n := range r.Nodes {
-		if !n.Witness && !n.Leaving {
+		if !n.Witness && !n.Reader && !n.Leaving {
 			others++
 		}
 	}

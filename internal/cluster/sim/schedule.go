@@ -20,6 +20,7 @@ type Schedule struct {
 	Slow         float64
 	CrashBetween float64 // an agent dies between two effects of one step
 	Absent       bool    // the last node is blank and not yet in the cluster
+	Reader       bool    // the last node holds data and never enters S
 	Faults       []Fault
 	Mutation     cluster.Mutation // not part of the text
 
@@ -75,6 +76,7 @@ func Generate(seed uint64) Schedule {
 	if r.chance(0.3) {
 		s.Mode = cluster.Required
 	}
+	s.Reader = s.Nodes == 5 && !s.Absent && seed%4 == 1
 	weather := []float64{0, 0, 0.02, 0.1}
 	s.Loss, s.Twice, s.Slow = weather[r.n(4)], weather[r.n(4)], weather[r.n(4)]
 	if r.chance(0.3) {
@@ -95,7 +97,7 @@ func Generate(seed uint64) Schedule {
 	}
 	family := r.n(20)
 	if family == 0 && r.chance(0.6) {
-		s.Nodes, s.Witness, s.Absent, s.K = 5, false, false, 1
+		s.Nodes, s.Witness, s.Absent, s.Reader, s.K = 5, false, false, false, 1
 	}
 	if family == 1 || family == 2 {
 		s.CrashBetween = 0 // who forgets cannot notice that another one did
@@ -141,8 +143,8 @@ func Generate(seed uint64) Schedule {
 // String writes the schedule so that Parse reads it back.
 func (s Schedule) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "cluster seed=%d nodes=%d witness=%t k=%d required=%t loss=%g twice=%g slow=%g crash=%g absent=%t\n",
-		s.Seed, s.Nodes, s.Witness, s.K, s.Mode == cluster.Required, s.Loss, s.Twice, s.Slow, s.CrashBetween, s.Absent)
+	fmt.Fprintf(&b, "cluster seed=%d nodes=%d witness=%t k=%d required=%t loss=%g twice=%g slow=%g crash=%g absent=%t reader=%t\n",
+		s.Seed, s.Nodes, s.Witness, s.K, s.Mode == cluster.Required, s.Loss, s.Twice, s.Slow, s.CrashBetween, s.Absent, s.Reader)
 	for _, f := range s.Faults {
 		fmt.Fprintf(&b, "fault at=%d what=%s node=%d to=%d for=%d\n", f.At, f.What, f.Node, f.To, f.For)
 	}
@@ -160,8 +162,11 @@ func Parse(text string) (Schedule, error) {
 		case t == "" || strings.HasPrefix(t, "#"):
 		case strings.HasPrefix(t, "cluster "):
 			var required bool
-			_, err = fmt.Sscanf(t, "cluster seed=%d nodes=%d witness=%t k=%d required=%t loss=%g twice=%g slow=%g crash=%g absent=%t",
-				&s.Seed, &s.Nodes, &s.Witness, &s.K, &required, &s.Loss, &s.Twice, &s.Slow, &s.CrashBetween, &s.Absent)
+			if !strings.Contains(t, " reader=") {
+				t += " reader=false" // kept before there were readers
+			}
+			_, err = fmt.Sscanf(t, "cluster seed=%d nodes=%d witness=%t k=%d required=%t loss=%g twice=%g slow=%g crash=%g absent=%t reader=%t",
+				&s.Seed, &s.Nodes, &s.Witness, &s.K, &required, &s.Loss, &s.Twice, &s.Slow, &s.CrashBetween, &s.Absent, &s.Reader)
 			if required {
 				s.Mode = cluster.Required
 			}

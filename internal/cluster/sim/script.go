@@ -112,6 +112,8 @@ func (s *Script) cluster(args []string) error {
 			sch.Mode, err = cluster.Required, nil
 		case "absent":
 			sch.Absent, err = true, nil
+		case "reader":
+			sch.Reader, err = true, nil
 		default:
 			return fmt.Errorf("cluster has no %s", k)
 		}

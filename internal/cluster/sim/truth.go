@@ -112,6 +112,11 @@ func (w *World) registerChanged(e entry) {
 	if !sameMembers(old.S, now.S) || old.K != now.K {
 		w.logf("register: S = %s, k = %d", members(now.S), now.K)
 		w.quorums(now, w.truth.acks)
+		for _, s := range now.S {
+			if n, ok := now.Node(s.Node); ok && n.Reader {
+				w.fail("S names %s, a reader", s.Node)
+			}
+		}
 	}
 	if len(now.Nodes) != len(old.Nodes) {
 		w.logf("register: %d nodes", len(now.Nodes))

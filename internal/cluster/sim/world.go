@@ -5,9 +5,9 @@
 package sim
 
 import (
-	"container/heap"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -73,17 +73,45 @@ type item struct {
 
 type queue []item
 
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+// before orders by time, then by the order in which things were planned.
+func (x *item) before(y *item) bool { return x.at < y.at || x.at == y.at && x.seq < y.seq }
+
+// push and pop keep the earliest item first: a binary heap of values, since this
+// is what a run does most of the time.
+func (q *queue) push(x item) {
+	h := append(*q, x)
+	i := len(h) - 1
+	for i > 0 {
+		up := (i - 1) / 2
+		if !x.before(&h[up]) {
+			break
+		}
+		h[i] = h[up]
+		i = up
+	}
+	h[i] = x
+	*q = h
 }
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(item)) }
-func (q *queue) Pop() any {
-	old := *q
-	x := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return x
+
+func (q *queue) pop() item {
+	h := *q
+	first, last := h[0], h[len(h)-1]
+	h[len(h)-1] = item{}
+	h = h[:len(h)-1]
+	for i := 0; len(h) > 0; {
+		c := 2*i + 1
+		if c+1 < len(h) && h[c+1].before(&h[c]) {
+			c++
+		}
+		if c >= len(h) || !h[c].before(&last) {
+			h[i] = last
+			break
+		}
+		h[i] = h[c]
+		i = c
+	}
+	*q = h
+	return first
 }
 
 // World is one simulated cluster.
@@ -119,6 +147,7 @@ type node struct {
 	i       int
 	id      cluster.NodeID
 	witness bool
+	reader  bool
 
 	up          bool
 	boot        uint64
@@ -178,7 +207,7 @@ func (w *World) fail(format string, a ...any) {
 func (w *World) push(x item) {
 	w.seq++
 	x.seq = w.seq
-	heap.Push(&w.q, x)
+	w.q.push(x)
 }
 
 func (w *World) after(d ms, fn func()) { w.push(item{at: w.now + d, node: -1, fn: fn}) }
@@ -211,7 +240,7 @@ func (w *World) step(until ms) bool {
 		w.now = until
 		return false
 	}
-	x := heap.Pop(&w.q).(item)
+	x := w.q.pop()
 	w.now = x.at
 	w.steps++
 	if x.node >= 0 {
@@ -305,7 +334,7 @@ func (c *Coverage) Add(o Coverage) {
 }
 
 func kind(x any) string {
-	return strings.TrimPrefix(fmt.Sprintf("%T", x), "cluster.")
+	return reflect.TypeOf(x).Name()
 }
 
 // Report lists what was reached how often, and what never.
