@@ -210,6 +210,17 @@ func sighting(seen []Sighting, mb Member) Sighting {
 	return Sighting{}
 }
 
+// timelineAt is the timeline of the last record before l: a standby that streams
+// from a new primary holds nothing of its timeline until it is past the fork.
+func timelineAt(h []Branch, l LSN) Timeline {
+	for i := len(h) - 1; i > 0; i-- {
+		if l > h[i].Fork {
+			return h[i].Timeline
+		}
+	}
+	return lastTimeline(h[:min(len(h), 1)])
+}
+
 func lastTimeline(h []Branch) Timeline {
 	if len(h) == 0 {
 		return 0

@@ -335,7 +335,7 @@ func (m *machine) observe(pg Postgres) {
 	m.sees(Sighting{m.self(), lastTimeline(pg.History), pg.End})
 	for _, s := range pg.Senders {
 		if s.Named && pg.Primary {
-			m.sees(Sighting{s.Member, lastTimeline(pg.History), s.Flush})
+			m.sees(Sighting{s.Member, timelineAt(pg.History, s.Flush), s.Flush})
 		}
 	}
 	m.linksSeen()
