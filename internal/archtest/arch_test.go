@@ -69,11 +69,12 @@ var onlyStandard = map[string][]string{
 
 // forbidden names what a subtree must never import.
 var forbidden = map[string][]string{
-	"internal/lab":    {"internal/cluster", "internal/node", "internal/archive", "internal/cli"},
-	"internal/report": {"internal/lab", "internal/check", "internal/history", "internal/cli"},
-	"internal/disk":   {"internal/lab", "internal/cli"},
-	"internal/config": {"internal/lab", "internal/cli"},
-	"internal/quorum": {"internal/cluster", "internal/node", "internal/lab", "internal/cli"},
+	"internal/lab":           {"internal/cluster", "internal/node", "internal/archive", "internal/cli"},
+	"internal/report":        {"internal/lab", "internal/check", "internal/history", "internal/cli"},
+	"internal/disk":          {"internal/lab", "internal/cli"},
+	"internal/config":        {"internal/lab", "internal/cli"},
+	"internal/node/instance": {"internal/quorum", "internal/lab", "internal/cli"},
+	"internal/quorum":        {"internal/cluster", "internal/node", "internal/lab", "internal/cli"},
 }
 
 func TestImports(t *testing.T) {

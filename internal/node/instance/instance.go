@@ -1,0 +1,108 @@
+// Package instance owns the Postgres of one node: it carries out the effects of
+// the decision core that concern it, and tells what can be seen of it. It
+// decides nothing. DESIGN.md beside this file says why each promise of an
+// effect holds with the real server.
+package instance
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/holdfast-db/holdfast/internal/cluster"
+)
+
+// Endpoint is where a node's Postgres listens.
+type Endpoint struct {
+	Host string
+	Port int
+}
+
+// Credential is a client certificate that one node's Postgres alone admits for
+// replication. RootPEM verifies that server.
+type Credential struct{ CertPEM, KeyPEM, RootPEM []byte }
+
+// Config is constant within a life of the agent.
+type Config struct {
+	Cluster string
+	Self    cluster.NodeID
+	BinDir  string // where PostgreSQL's programs are
+	DataDir string
+	// StateDir is the agent's durable state beside the data directory: its own
+	// replication CA, the incarnation last made, the server's log, WAL kept aside.
+	StateDir string
+	// RunDir is on tmpfs and short, since sockets lie in it: what permits, and
+	// what is gone after a reboot.
+	RunDir  string
+	Address string // Postgres listens here, and on a socket in RunDir
+	Port    int
+	// OSUser runs Postgres when the agent is root. Otherwise empty, or the agent's own user.
+	OSUser   string
+	Settings map[string]string // the user's own; see CheckSettings
+	HBA      []string          // the user's pg_hba rules, in force while the door is open
+	// Peer is where another node's Postgres listens.
+	Peer func(cluster.NodeID) (Endpoint, bool)
+	// Credential asks a node's agent for what its Postgres admits us with.
+	Credential func(ctx context.Context, of cluster.NodeID) (Credential, error)
+	Exe        string // this program, for restore_command
+	SlotCap    int64  // most WAL that a slot may hold back, bytes; 0: a default
+	Log        *slog.Logger
+}
+
+// Instance is the node's Postgres: its directory, its files of permission, and
+// the server that may run on it. Methods may be called from any goroutine,
+// Begin from one.
+type Instance struct {
+	cfg  Config
+	log  *slog.Logger
+	ctx  context.Context // this life; ends with Close
+	end  context.CancelCauseFunc
+	work *worker
+	wg   sync.WaitGroup
+
+	kick chan struct{} // something changed: look at once
+
+	mu          sync.Mutex
+	incarnation cluster.Incarnation
+}
+
+// errClosed ends what is under way when the agent stops.
+var errClosed = errors.New("the agent stops")
+
+// New looks at what is there. It changes nothing in the data directory and takes
+// over a Postgres that an earlier life of the agent left running.
+func New(cfg Config) (*Instance, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := checkNames(cfg.Cluster, cfg.Self); err != nil {
+		return nil, err
+	}
+	i := &Instance{cfg: cfg, log: cfg.Log, kick: make(chan struct{}, 1)}
+	i.ctx, i.end = context.WithCancelCause(context.Background())
+	i.work = newWorker(i.ctx, &i.wg)
+	return i, nil
+}
+
+// Incarnation is that of the directory which the agent last made; 0: none.
+func (i *Instance) Incarnation() cluster.Incarnation {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.incarnation
+}
+
+// Close ends the operations of this life. Postgres keeps running.
+func (i *Instance) Close() error {
+	i.end(errClosed)
+	i.wg.Wait()
+	return nil
+}
+
+// changed has Watch look at once.
+func (i *Instance) changed() {
+	select {
+	case i.kick <- struct{}{}:
+	default:
+	}
+}
