@@ -66,7 +66,9 @@ func newRoot(env Env) *cobra.Command {
 		newLabHostCmd(env),
 		newMeasureCmd(env), newLabRoundTripCmd(env),
 		newLabDriverCmd(env),
+		newNodeCmd(env), newClusterCmd(env), newStatusCmd(env),
 	)
+	root.AddCommand(orderCmds(env)...)
 	return root
 }
 

@@ -14,7 +14,7 @@ import (
 // Node is the configuration of one node of a cluster: what `holdfast node --config` reads.
 // Everything under Cluster, Members, Mode and K is the same on every node.
 type Node struct {
-	Cluster  string   `yaml:"cluster"`  // the cluster's name, [a-z][a-z0-9_]*, at most 20 bytes
+	Cluster  string   `yaml:"cluster"`  // the cluster's name, [a-z][a-z0-9-]*, at most 20 bytes
 	Node     string   `yaml:"node"`     // which of Members this is
 	State    string   `yaml:"state"`    // the agent's own directory, outside of Postgres's data directory
 	Run      string   `yaml:"run"`      // a directory in memory (tmpfs): permits, sockets
@@ -106,14 +106,14 @@ func (n *Node) At(path string, err error) error {
 }
 
 var (
-	clusterName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,19}$`)
+	clusterName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
 	memberName  = regexp.MustCompile(`^[a-z][a-z0-9-]{0,14}$`)
 )
 
 // CheckClusterName and CheckMemberName are what `cluster init` asks first.
 func CheckClusterName(s string) error {
 	if !clusterName.MatchString(s) {
-		return fmt.Errorf("%q is no name for a cluster: a letter, then letters, digits or _, all lower case, at most 20", s)
+		return fmt.Errorf("%q is no name for a cluster: a letter, then letters, digits or -, all lower case, at most 20", s)
 	}
 	return nil
 }

@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-db/holdfast/internal/config"
+	"github.com/holdfast-db/holdfast/internal/node"
+	"github.com/holdfast-db/holdfast/internal/node/instance"
+	"github.com/holdfast-db/holdfast/internal/postgres"
+	"github.com/holdfast-db/holdfast/internal/quorum"
+)
+
+func newNodeCmd(env Env) *cobra.Command {
+	var file string
+	var check, debug bool
+	cmd := &cobra.Command{
+		Use:   "node --config FILE",
+		Short: "Run this host's node of a cluster",
+		Long: "Runs the agent of this host in the foreground: it owns the Postgres of postgres.data, takes part in\n" +
+			"the register, and carries out failovers. When it ends, Postgres goes on running; the next agent takes\n" +
+			"it over. `holdfast cluster init` writes the configuration.",
+		Example: "  holdfast node --config /etc/holdfast/orders/node.yaml --check\n  holdfast node --config /etc/holdfast/orders/node.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadNode(env, file)
+			if err != nil {
+				return err
+			}
+			if check {
+				return checkNode(env, c)
+			}
+			return runNode(cmd.Context(), env, c, debug)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "this node's configuration (default: $HOLDFAST_CONFIG)")
+	cmd.Flags().BoolVar(&check, "check", false, "say whether the configuration would do, and touch nothing")
+	cmd.Flags().BoolVar(&debug, "debug", false, "log more")
+	return cmd
+}
+
+func loadNode(env Env, file string) (*config.Node, error) {
+	if file == "" {
+		file = env.Getenv("HOLDFAST_CONFIG")
+	}
+	if file == "" {
+		return nil, errors.New("which configuration? Say --config FILE, or set HOLDFAST_CONFIG")
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	return config.ParseNode(file, b)
+}
+
+// nodeOptions checks what the configuration alone cannot say.
+func nodeOptions(env Env, c *config.Node) (node.Options, error) {
+	o := node.Options{Config: c, Version: env.Version}
+	id, err := quorum.LoadIdentity(c.Identity)
+	if err != nil {
+		return o, c.At("identity", err)
+	}
+	if _, err := id.TLS(); err != nil {
+		return o, c.At("identity", err)
+	}
+	if o.Exe, err = os.Executable(); err != nil {
+		return o, fmt.Errorf("find this program: %w", err)
+	}
+	self, _ := c.Self()
+	if self.Witness {
+		return o, nil
+	}
+	if o.BinDir, err = postgres.FindBinDir(c.Postgres.Bin); err != nil {
+		return o, c.At("postgres.bin", err)
+	}
+	for _, p := range instance.CheckSettings(c.Postgres.Settings) {
+		return o, c.At("postgres.settings."+p.Name, fmt.Errorf("%s. %s", p.Why, p.Fix))
+	}
+	if env.Root {
+		if _, err := user.Lookup(c.Postgres.User); err != nil {
+			return o, c.At("postgres.user", fmt.Errorf("no such user on this system: Postgres never runs as root; make it with `adduser --system --group %s`, or name another", c.Postgres.User))
+		}
+		o.OSUser = c.Postgres.User
+	}
+	return o, nil
+}
+
+func checkNode(env Env, c *config.Node) error {
+	if _, err := nodeOptions(env, c); err != nil {
+		return err
+	}
+	self, _ := c.Self()
+	what := "data at " + c.Postgres.Data
+	if self.Witness {
+		what = "a witness"
+	}
+	_, err := fmt.Fprintf(env.Stdout, "The configuration is good: node %s of cluster %s, %s, with %d other members.\n", c.Node, c.Cluster, what, len(c.Members)-1)
+	return err
+}
+
+func runNode(ctx context.Context, env Env, c *config.Node, debug bool) error {
+	o, err := nodeOptions(env, c)
+	if err != nil {
+		return err
+	}
+	level := slog.LevelInfo
+	if debug {
+		level = slog.LevelDebug
+	}
+	o.Log = slog.New(slog.NewTextHandler(env.Stderr, &slog.HandlerOptions{Level: level}))
+	notify, err := newNotifier(ctx, env)
+	if err != nil {
+		return err
+	}
+	o.Notify = notify
+	err = node.Run(ctx, o)
+	if errors.Is(err, node.ErrRefused) {
+		return withCode(exitRefused, err)
+	}
+	if ctx.Err() != nil && err == nil {
+		return nil
+	}
+	return infraError(err)
+}
+
+// newNotifier tells the service manager how the node does, where one started it
+// (sd_notify); otherwise nobody.
+func newNotifier(ctx context.Context, env Env) (func(string), error) {
+	path := env.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return func(string) {}, nil
+	}
+	if strings.HasPrefix(path, "@") {
+		path = "\x00" + path[1:]
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unixgram", path)
+	if err != nil {
+		return nil, fmt.Errorf("reach the service manager at NOTIFY_SOCKET: %w", err)
+	}
+	watched := env.Getenv("WATCHDOG_USEC") != ""
+	if pid := env.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		watched = false
+	}
+	return func(state string) {
+		if state == "WATCHDOG=1" && !watched {
+			return
+		}
+		_, _ = c.Write([]byte(state))
+	}, nil
+}

@@ -1,0 +1,94 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+const goodNode = `cluster: orders
+node: b
+state: /var/lib/holdfast/orders
+run: /run/holdfast/orders
+identity: /etc/holdfast/orders
+members:
+  - name: a
+    address: 10.0.0.1:7400
+    postgres: 10.0.0.1:5432
+    zone: fra
+  - name: b
+    address: 10.0.0.2:7400
+    postgres: 10.0.0.2:5432
+  - name: w
+    address: 10.0.0.3:7400
+    witness: true
+postgres:
+  data: /var/lib/postgresql/orders
+  settings:
+    shared_buffers: 2GB
+  hba:
+    - hostssl all all 10.0.0.0/8 scram-sha-256
+`
+
+func TestNode(t *testing.T) {
+	n, err := ParseNode("node.yaml", []byte(goodNode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.Profile != ProfileDefault || n.Mode != ModePreferred || n.K != 1 || n.HTTP.Listen != DefaultHTTP || n.Timing.Degrade != "10s" {
+		t.Errorf("defaults: %+v", n)
+	}
+	if m, ok := n.Self(); !ok || m.Postgres != "10.0.0.2:5432" {
+		t.Errorf("self: %+v", m)
+	}
+}
+
+// TestNodeErrors: each error names the file, the line, and what would be right.
+func TestNodeErrors(t *testing.T) {
+	for _, c := range []struct{ name, old, new, want string }{
+		{"unknown key", "node: b", "nod: b", `unknown field "nod"`},
+		{"no cluster", "cluster: orders", "cluster: Orders!", "is no name for a cluster"},
+		{"no member", "node: b", "node: x", `"x" is not among the members`},
+		{"relative", "state: /var/lib/holdfast/orders", "state: state", "want an absolute path"},
+		{"no port", "10.0.0.2:7400", "10.0.0.2", "want host:port"},
+		{"name twice", "- name: w", "- name: a", "a is a's already"},
+		{"address twice", "10.0.0.3:7400", "10.0.0.1:7400", "10.0.0.1:7400 is a's already"},
+		{"witness with data", "witness: true", "witness: true\n    postgres: 10.0.0.3:5432", "a witness holds no data"},
+		{"no data directory", "  data: /var/lib/postgresql/orders\n", "", "postgres.data"},
+		{"data within state", "data: /var/lib/postgresql/orders", "data: /var/lib/holdfast/orders/pg", "must not contain one another"},
+		{"k", "node: b", "node: b\nk: 2", "2 standbys cannot confirm a commit"},
+		{"mode", "node: b", "node: b\nmode: prefered", "neither preferred nor required"},
+		{"profile", "node: b", "node: b\nprofile: faster", "neither default nor fast"},
+		{"hba", "hostssl all all 10.0.0.0/8 scram-sha-256", "trust", "one line of pg_hba.conf"},
+		{"http", "postgres:\n  data", "http:\n  listen: 0.0.0.0:7480\npostgres:\n  data", "name a file with a token"},
+		{"slot cap", "  data: /var/lib", "  slot_cap: lots\n  data: /var/lib", "is no size"},
+		{"degrade", "postgres:\n  data", "timing:\n  degrade: soon\npostgres:\n  data", "is no duration"},
+		{"type", "node: b", "node: b\nk: many", "node.yaml"},
+		{"empty", goodNode, "", "cluster init"},
+		{"alias", "node: b", "node: *b", "node.yaml"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := strings.Replace(goodNode, c.old, c.new, 1)
+			if text == goodNode {
+				t.Fatal("the case changes nothing")
+			}
+			_, err := ParseNode("node.yaml", []byte(text))
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "node.yaml") {
+				t.Errorf("got %v, want the file's name and %q", err, c.want)
+			}
+		})
+	}
+}
+
+func FuzzParseNode(f *testing.F) {
+	f.Add([]byte(goodNode))
+	f.Add([]byte("members: [*a]"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n, err := ParseNode("f", b)
+		if err != nil {
+			return
+		}
+		if _, ok := n.Self(); !ok {
+			t.Error("accepted without this node among the members")
+		}
+	})
+}
