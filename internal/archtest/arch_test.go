@@ -75,6 +75,7 @@ var forbidden = map[string][]string{
 	"internal/config":        {"internal/lab", "internal/cli"},
 	"internal/node/instance": {"internal/quorum", "internal/lab", "internal/cli"},
 	"internal/quorum":        {"internal/cluster", "internal/node", "internal/lab", "internal/cli"},
+	"internal/diagnose":      {"internal/lab", "internal/cli", "internal/cluster", "internal/node", "internal/archive"},
 }
 
 func TestImports(t *testing.T) {

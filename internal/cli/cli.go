@@ -65,6 +65,7 @@ func newRoot(env Env) *cobra.Command {
 		newSimdiskCmd(env),
 		newLabHostCmd(env),
 		newMeasureCmd(env), newLabRoundTripCmd(env),
+		newDiagnoseCmd(env),
 		newLabDriverCmd(env),
 		newNodeCmd(env), newClusterCmd(env), newStatusCmd(env),
 	)

@@ -10,8 +10,9 @@ const Schema = 1
 // of a transaction are in ms.
 type Diagnosis struct {
 	Schema    int     `json:"schema"`
-	Started   string  `json:"started"` // RFC 3339
-	Seconds   float64 `json:"seconds"` // that the evidence spans
+	Started   string  `json:"started"`   // RFC 3339
+	Seconds   float64 `json:"seconds"`   // that the evidence spans
+	Simulated bool    `json:"simulated"` // its disk is one of holdfast's
 	Server    Server  `json:"server"`
 	Sampling  Cost    `json:"sampling"`
 	Breakdown []Part  `json:"breakdown"` // in the order of PartNames; absent when nothing can be said
@@ -86,7 +87,7 @@ func PartNames() []string {
 // Part is one part of the mean transaction.
 type Part struct {
 	Name     string   `json:"name"`
-	Ms       float64  `json:"ms"`
+	Ms       *float64 `json:"ms,omitempty"` // absent where no transaction ended
 	Lo       *float64 `json:"lo,omitempty"` // 95 % interval from the seconds' means, absent below 5 s
 	Hi       *float64 `json:"hi,omitempty"`
 	Share    float64  `json:"share"`    // of the whole, 0 to 1
@@ -274,7 +275,7 @@ type Prediction struct {
 	FromFlushMs *float64 `json:"from_flush_ms,omitempty"` // seen on this one
 	FromReadMs  *float64 `json:"from_read_ms,omitempty"`
 	FromMs      float64  `json:"from_ms"`
-	Ms          float64  `json:"ms"` // a transaction would take
+	Ms          float64  `json:"ms"` // a transaction would take, the client's part included
 	Times       float64  `json:"times"`
 	BoundBy     string   `json:"bound_by,omitempty"` // "cpu" when processors would be the next limit
 	MoreIOPS    *float64 `json:"more_iops,omitempty"`

@@ -22,6 +22,9 @@ var cellTemplate string
 //go:embed style.css
 var style string
 
+// Style is the style sheet of every page of holdfast.
+func Style() template.CSS { return template.CSS(style) } // our own file, not a run's words
+
 // HTML writes the run as one HTML page. It asks for nothing from anywhere, needs
 // no script, and escapes every word of the run. The error is w's, or that of a
 // run that cannot be shown.
@@ -30,7 +33,7 @@ func HTML(w io.Writer, run *result.Run) error { return render(w, "page", newPage
 // render carries out one of the templates.
 func render(w io.Writer, name string, data any) error {
 	t := template.New("page").Funcs(template.FuncMap{
-		"css": func() template.CSS { return template.CSS(style) }, // our own file, not the run's words
+		"css": Style,
 	})
 	for _, text := range []string{pageTemplate, cellTemplate} {
 		if _, err := t.Parse(text); err != nil {
