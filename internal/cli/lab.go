@@ -231,6 +231,9 @@ func newRunner(cmd *cobra.Command, env Env, study *config.Study, seed uint64, f 
 	if err != nil {
 		return nil, infraError(err)
 	}
+	if err := lab.Installed(study); err != nil {
+		return nil, infraError(err)
+	}
 	out, err := filepath.Abs(f.out)
 	if err != nil {
 		return nil, infraError(err)

@@ -53,9 +53,10 @@ type Experiment struct {
 	Payload int     `yaml:"payload"` // faults: bytes per row
 	LagMs   []int   `yaml:"lag_ms"`  // power-off: standbys cut off that long before the cut; one group each
 
-	Hold         float64  `yaml:"hold"`           // lose-standbys, freeze, partition: seconds that the fault lasts; default 3
+	Hold         float64  `yaml:"hold"`           // faults that last: seconds that they do; default 3
 	RepeatInLoad int      `yaml:"repeat_in_load"` // faults: how often one load meets the fault; default 1
 	Reads        float64  `yaml:"reads"`          // faults: share of the driver's turns that read the newest acknowledged write
+	Targets      []string `yaml:"targets"`        // what is struck: see targetsOf; one group each; default the first there
 	Standbys     []int    `yaml:"standbys"`       // lose-standbys: how many; one group each; default 1 and 2
 	Promote      []bool   `yaml:"promote"`        // freeze, partition: whether a standby is promoted meanwhile; one group each; default both
 	Ways         []string `yaml:"ways"`           // partition: both, from-primary, to-primary; one group each; default all
@@ -120,8 +121,23 @@ func (s *Study) defaults() {
 	}
 }
 
+// targetsOf are what an experiment can strike where it has a choice, the usual
+// one first.
+var targetsOf = map[string][]string{
+	"freeze":         {"host", "agent"},
+	"partition":      {"primary", "standby"},
+	"lose-standbys":  {"host", "postgres"},
+	"double-failure": {"standby", "successor"},
+}
+
 func (e *Experiment) faultDefaults() {
+	if e.Experiment == "nemesis" {
+		setDefault(&e.Hold, 60)
+	}
 	setDefault(&e.Hold, 3)
+	if all := targetsOf[e.Experiment]; len(e.Targets) == 0 && len(all) > 0 {
+		e.Targets = all[:1]
+	}
 	setDefault(&e.RepeatInLoad, 1)
 	if len(e.Standbys) == 0 {
 		e.Standbys = []int{1, 2}
@@ -141,6 +157,11 @@ func (e *Experiment) validateFault() error {
 	var errs []error
 	for i, n := range e.Standbys {
 		errs = append(errs, within(item("standbys", i), float64(n), 1, 2))
+	}
+	for i, x := range e.Targets {
+		if all := targetsOf[e.Experiment]; len(all) > 0 { // a key without effect is refused elsewhere
+			errs = append(errs, oneOf(item("targets", i), x, all...))
+		}
 	}
 	for i, w := range e.Ways {
 		errs = append(errs, oneOf(item("ways", i), w, "both", "from-primary", "to-primary"))

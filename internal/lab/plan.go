@@ -59,7 +59,7 @@ func plan(s *config.Study, seed uint64) ([]planned, error) {
 			if err != nil {
 				return nil, err
 			}
-			for _, params := range exp.Groups(spec, kind.Hosts) {
+			for _, params := range exp.Groups(spec, kind) {
 				g := planned{setup: p, kind: kind, experiment: exp, spec: spec, params: params}
 				groups = append(groups, g)
 				if p.AA && pairable(exp.Name(), params) {

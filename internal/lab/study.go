@@ -63,3 +63,17 @@ func Check(s *config.Study) error {
 	}
 	return nil
 }
+
+// Installed names a program that one of the study's setups needs and this machine lacks.
+func Installed(s *config.Study) error {
+	for _, p := range s.Setups {
+		k, err := setup.Find(p.Setup)
+		if err == nil {
+			err = k.Missing()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -119,11 +119,12 @@ func (g *Group) Fault() string {
 }
 
 // faultExperiments inject a fault even in cells that failed before they could say so.
-var faultExperiments = []string{"power-off", "host-lost", "two-hosts", "site-loss", "lose-standbys", "standby-power-off", "all-off", "partition", "freeze", "restart", "failover"}
+var faultExperiments = []string{"power-off", "host-lost", "two-hosts", "site-loss", "lose-standbys", "standby-power-off", "all-off", "partition", "freeze", "restart", "failover",
+	"postgres-kill", "double-failure", "disk-full", "disk-hang", "switchover", "cancel-storm", "nemesis"}
 
 // setupOrder is the order in which readers expect the known setups.
 var setupOrder = []string{"", "disk", "host", "pg-single", "pg-async", "pg-remote-write", "pg-sync", "pg-any1", "pg-remote-apply",
-	"holdfast", "patroni", "pg-drbd", "cnpg"}
+	"holdfast", "holdfast-fast", "patroni", "patroni-fast", "pg-drbd", "cnpg"}
 
 // CompareSetups orders setups for tables: the known ones from the single
 // instance upwards, then the others by name, the liars of the self-test last.

@@ -83,6 +83,16 @@ func faultConditions(params map[string]any) []string {
 	case "to-primary":
 		parts = append(parts, "to the primary only")
 	}
+	switch ParamText(params["target"]) {
+	case "agent":
+		parts = append(parts, "the agent alone")
+	case "standby":
+		parts = append(parts, "a standby")
+	case "postgres":
+		parts = append(parts, "their servers alone")
+	case "successor":
+		parts = append(parts, "the new primary after the failover")
+	}
 	if p, ok := params["promote"].(bool); ok && p {
 		parts = append(parts, "a standby promoted meanwhile")
 	}
@@ -117,8 +127,26 @@ func FaultNoun(fault, experiment string) (one, many string) {
 		return "lost site", "lost sites"
 	case "partition":
 		return "partition", "partitions"
+	case "standby-partition":
+		return "partition of a standby", "partitions of a standby"
 	case "freeze":
 		return "freeze", "freezes"
+	case "postgres-kill":
+		return "kill of the server process", "kills of the server process"
+	case "standby-postgres":
+		return "loss of standbys' servers", "losses of standbys' servers"
+	case "double-failure":
+		return "double failure", "double failures"
+	case "disk-full":
+		return "full disk", "full disks"
+	case "disk-hang":
+		return "hanging disk", "hanging disks"
+	case "switchover":
+		return "switchover", "switchovers"
+	case "cancel-storm":
+		return "storm of cancelled waits", "storms of cancelled waits"
+	case "nemesis":
+		return "series of random faults", "series of random faults"
 	case "":
 		if experiment == "power-off" {
 			return "power cut", "power cuts"

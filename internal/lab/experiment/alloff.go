@@ -25,8 +25,8 @@ const (
 func allOff() drill {
 	return drill{
 		name: "all-off", about: "every host of the setup loses its power at once; they come back one by one",
-		groups: func(spec config.Experiment, hosts int) []Params {
-			if hosts == 1 {
+		groups: func(spec config.Experiment, on setup.Kind) []Params {
+			if on.Hosts == 1 {
 				return []Params{{}}
 			}
 			var gs []Params

@@ -35,7 +35,7 @@ func (commit) About() string {
 }
 func (commit) NeedsDatabase() bool { return true }
 
-func (commit) Groups(spec config.Experiment, _ int) []Params {
+func (commit) Groups(spec config.Experiment, _ setup.Kind) []Params {
 	var gs []Params
 	for _, f := range spec.FlushTimes {
 		gs = append(gs, commitGroups(spec, f)...)

@@ -27,7 +27,7 @@ func (p Params) Label() string {
 	var b strings.Builder
 	for _, n := range names {
 		switch n {
-		case "clients", "flush_times", "lag_ms", "standbys", "order", "ways", "promote":
+		case "clients", "flush_times", "lag_ms", "standbys", "order", "ways", "promote", "target":
 			fmt.Fprintf(&b, " %s=%v", n, p[n])
 		}
 	}
@@ -59,8 +59,8 @@ type Experiment interface {
 	Name() string
 	About() string
 	// Groups lists the params of the groups of cells that spec asks for on a
-	// setup of so many hosts; none if it does not fit.
-	Groups(spec config.Experiment, hosts int) []Params
+	// setup of that kind; none if it does not fit.
+	Groups(spec config.Experiment, on setup.Kind) []Params
 	Estimate(spec config.Experiment, p Params) time.Duration
 	// NeedsDatabase says whether the setup's servers must run.
 	NeedsDatabase() bool
@@ -80,7 +80,8 @@ const Skipped = "skipped"
 // All lists every experiment.
 func All() []Experiment {
 	return []Experiment{flush{}, roundTrip{}, commit{},
-		powerOff(), hostLost(), restart(), standbyPowerOff(), loseStandbys(), allOff(), freeze(), partition()}
+		powerOff(), hostLost(), restart(), standbyPowerOff(), loseStandbys(), allOff(), freeze(), partition(),
+		postgresKill(), doubleFailure(), diskFull(), diskHang(), switchover(), cancelStorm(), nemesis()}
 }
 
 // Find returns the experiment of that name.

@@ -39,31 +39,50 @@ func TestGroups(t *testing.T) {
 		want   int
 		fault  string // of the last group
 		params Params // which the last group has, among others
+		heals  time.Duration
 	}{
-		{"experiment: power-off", 3, 1, "host-power", Params{"lag_ms": 0, "seconds": 5.0, "after_s": 5.0, "writers": 4, "rate": 0.0, "payload_bytes": 64}},
-		{"experiment: power-off, lag_ms: [0, 1500]", 1, 1, "host-power", Params{"lag_ms": 0}},
-		{"experiment: power-off, lag_ms: [0, 1500], repeat_in_load: 3", 3, 2, "host-power", Params{"lag_ms": 1500, "repeat_in_load": 3}},
-		{"experiment: host-lost, reads: 0.1", 1, 1, "host-lost", Params{"reads": 0.1}},
-		{"experiment: restart", 1, 1, "restart", nil},
-		{"experiment: standby-power-off", 1, 0, "", nil},
-		{"experiment: standby-power-off", 2, 1, "standby-power", nil},
-		{"experiment: lose-standbys", 1, 0, "", nil},
-		{"experiment: lose-standbys", 2, 1, "standby-power", Params{"standbys": 1, "hold_s": 3.0}},
-		{"experiment: lose-standbys", 3, 2, "standby-power", Params{"standbys": 2}},
-		{"experiment: all-off", 1, 1, "all-power", nil},
-		{"experiment: all-off", 3, 2, "all-power", Params{"order": "seeded"}},
-		{"experiment: freeze", 1, 1, "freeze", Params{"promote": false}},
-		{"experiment: freeze, hold: 7", 3, 2, "freeze", Params{"promote": true, "hold_s": 7.0}},
-		{"experiment: partition", 1, 3, "partition", Params{"ways": "to-primary", "promote": false, "drivers": 2}},
-		{"experiment: partition, promote: [false]", 3, 3, "partition", Params{"promote": false, "drivers": 1}},
-		{"experiment: partition, ways: [both], repeat_in_load: 2", 3, 2, "partition", Params{"promote": true, "drivers": 2}},
+		{"experiment: power-off", 3, 1, "host-power", Params{"lag_ms": 0, "seconds": 5.0, "after_s": 5.0, "writers": 4, "rate": 0.0, "payload_bytes": 64}, 0},
+		{"experiment: power-off, lag_ms: [0, 1500]", 1, 1, "host-power", Params{"lag_ms": 0}, 0},
+		{"experiment: power-off, lag_ms: [0, 1500], repeat_in_load: 3", 3, 2, "host-power", Params{"lag_ms": 1500, "repeat_in_load": 3}, 0},
+		{"experiment: host-lost, reads: 0.1", 1, 1, "host-lost", Params{"reads": 0.1}, 0},
+		{"experiment: restart", 1, 1, "restart", nil, 0},
+		{"experiment: standby-power-off", 1, 0, "", nil, 0},
+		{"experiment: standby-power-off", 2, 1, "standby-power", nil, 0},
+		{"experiment: lose-standbys", 1, 0, "", nil, 0},
+		{"experiment: lose-standbys", 2, 1, "standby-power", Params{"standbys": 1, "hold_s": 3.0}, 0},
+		{"experiment: lose-standbys", 3, 2, "standby-power", Params{"standbys": 2}, 0},
+		{"experiment: all-off", 1, 1, "all-power", nil, 0},
+		{"experiment: all-off", 3, 2, "all-power", Params{"order": "seeded"}, 0},
+		{"experiment: freeze", 1, 1, "freeze", Params{"promote": false}, 0},
+		{"experiment: freeze, hold: 7", 3, 2, "freeze", Params{"promote": true, "hold_s": 7.0}, 0},
+		{"experiment: partition", 1, 3, "partition", Params{"ways": "to-primary", "promote": false, "drivers": 2}, 0},
+		{"experiment: partition, promote: [false]", 3, 3, "partition", Params{"promote": false, "drivers": 1}, 0},
+		{"experiment: partition, ways: [both], repeat_in_load: 2", 3, 2, "partition", Params{"promote": true, "drivers": 2}, 0},
+		{"experiment: restart", 3, 0, "", nil, time.Second},
+		{"experiment: freeze, targets: [host, agent]", 3, 2, "freeze", Params{"promote": true}, 0},
+		{"experiment: freeze, targets: [host, agent]", 3, 4, "freeze", Params{"promote": true, "target": "agent", "heals_s": 30.0}, 30 * time.Second},
+		{"experiment: partition, targets: [standby]", 2, 0, "", nil, 0},
+		{"experiment: partition, targets: [primary, standby]", 3, 7, "standby-partition", Params{"target": "standby", "drivers": 1}, 0},
+		{"experiment: lose-standbys, targets: [postgres]", 3, 0, "", nil, 0},
+		{"experiment: lose-standbys, targets: [host, postgres]", 3, 4, "standby-postgres", Params{"standbys": 2, "target": "postgres"}, time.Second},
+		{"experiment: postgres-kill", 1, 1, "postgres-kill", nil, 0},
+		{"experiment: double-failure", 2, 0, "", nil, 0},
+		{"experiment: double-failure, targets: [standby, successor]", 3, 2, "double-failure", Params{"target": "successor"}, 0},
+		{"experiment: disk-full", 1, 1, "disk-full", Params{"hold_s": 3.0}, 0},
+		{"experiment: disk-hang", 1, 1, "disk-hang", nil, 0},
+		{"experiment: switchover", 3, 0, "", nil, 0},
+		{"experiment: switchover", 3, 1, "switchover", nil, time.Second},
+		{"experiment: cancel-storm", 1, 0, "", nil, 0},
+		{"experiment: cancel-storm", 3, 1, "cancel-storm", nil, 0},
+		{"experiment: nemesis", 3, 0, "", nil, 0},
+		{"experiment: nemesis", 3, 1, "nemesis", Params{"hold_s": 60.0}, 2 * time.Second},
 	} {
 		s := spec(t, c.yaml)
 		e, err := Find(s.Experiment)
 		if err != nil {
 			t.Fatal(err)
 		}
-		gs := e.Groups(s, c.hosts)
+		gs := e.Groups(s, setup.Kind{Hosts: c.hosts, Heals: c.heals})
 		if len(gs) != c.want {
 			t.Errorf("%s on %d hosts: %d groups, want %d", c.yaml, c.hosts, len(gs), c.want)
 			continue
@@ -87,7 +106,7 @@ func TestGroups(t *testing.T) {
 		}
 	}
 	// Nothing that was not asked for: groups of older runs stay the same.
-	if p := powerOff().Groups(spec(t, "experiment: power-off"), 3)[0]; len(p) != 6 {
+	if p := powerOff().Groups(spec(t, "experiment: power-off"), setup.Kind{Hosts: 3})[0]; len(p) != 6 {
 		t.Errorf("power-off has the params %v", p)
 	}
 }
@@ -278,13 +297,14 @@ func TestListeners(t *testing.T) {
 // back with its disk may not.
 func TestPromisesOfFaults(t *testing.T) {
 	const nothing, unbounded = "nothing", "unbounded"
-	faults := []setup.Fault{setup.HostPower, setup.HostLost, setup.StandbyPower, setup.AllPower, setup.Restart, setup.Freeze, setup.FreezeTakeover, setup.Partition, setup.PartitionTakeover}
+	faults := []setup.Fault{setup.HostPower, setup.HostLost, setup.StandbyPower, setup.AllPower, setup.Restart, setup.Freeze, setup.FreezeTakeover, setup.Partition, setup.PartitionTakeover,
+		setup.PostgresKill, setup.StandbyPostgres, setup.StandbyPartition, setup.DoubleFailure, setup.DiskFull, setup.DiskHang, setup.Switchover, setup.CancelStorm, setup.Nemesis}
 	may := map[string][]setup.Fault{
 		"pg-single":     {setup.HostLost},
 		"pg-fsync-off":  {setup.HostLost},
 		"pg-commit-off": {setup.HostLost},
 		"pg-lying-disk": {setup.HostLost},
-		"pg-async":      {setup.HostPower, setup.HostLost, setup.FreezeTakeover, setup.PartitionTakeover},
+		"pg-async":      {setup.HostPower, setup.HostLost, setup.DoubleFailure, setup.CancelStorm, setup.FreezeTakeover, setup.PartitionTakeover, setup.Nemesis},
 	}
 	for _, k := range setup.All() {
 		for _, f := range faults {

@@ -26,7 +26,7 @@ func (flush) About() string {
 }
 func (flush) NeedsDatabase() bool { return false }
 
-func (flush) Groups(config.Experiment, int) []Params { return []Params{{}} }
+func (flush) Groups(config.Experiment, setup.Kind) []Params { return []Params{{}} }
 
 func (flush) Estimate(spec config.Experiment, _ Params) time.Duration {
 	return time.Duration(len(measure.Steps())) * seconds(orDefault(spec.Seconds, flushStep)+0.1)

@@ -20,10 +20,18 @@ const afterThaw = 2 * time.Second
 func freeze() drill {
 	return drill{
 		name: "freeze", about: "the primary's host freezes for a while, under load; a standby is promoted meanwhile, or none is",
-		groups: func(spec config.Experiment, hosts int) []Params {
-			return promoting(spec, hosts, Params{})
+		groups: func(spec config.Experiment, on setup.Kind) []Params {
+			var gs []Params
+			for _, target := range spec.Targets {
+				if target == agentAlone && on.Heals > 0 {
+					gs = append(gs, promoting(spec, on, Params{"target": target})...)
+				} else if target != agentAlone {
+					gs = append(gs, promoting(spec, on, Params{})...)
+				}
+			}
+			return gs
 		},
-		takes: func(p Params) float64 { return p["hold_s"].(float64) + afterThaw.Seconds() },
+		takes: lasting,
 		fault: func(p Params) setup.Fault {
 			if p["promote"] == true {
 				return setup.FreezeTakeover
@@ -36,14 +44,32 @@ func freeze() drill {
 	}
 }
 
-// promoting adds to params whether a standby is promoted, which takes one.
-func promoting(spec config.Experiment, hosts int, p Params) []Params {
+// agentAlone is the target of a freeze of the agent, its Postgres alive.
+const agentAlone = "agent"
+
+// lasting is how long a fault takes that lasts: where a setup is waited for that
+// promotes by itself, as long as that takes it.
+func lasting(p Params) float64 {
+	hold := p["hold_s"].(float64)
+	if heals, ok := p["heals_s"].(float64); ok {
+		hold = max(hold, heals)
+	}
+	return hold + afterThaw.Seconds()
+}
+
+// promoting adds to params whether a standby is promoted, which takes one. A
+// setup that heals itself promotes one when it sees fit: the fault then lasts
+// until it has.
+func promoting(spec config.Experiment, on setup.Kind, p Params) []Params {
 	var gs []Params
 	for _, promote := range spec.Promote {
-		if promote && hosts == 1 {
+		if promote && on.Hosts == 1 {
 			continue
 		}
 		g := Params{"hold_s": spec.Hold, "promote": promote}
+		if promote && on.Heals > 0 {
+			g["heals_s"] = on.Heals.Seconds()
+		}
 		for k, v := range p {
 			g[k] = v
 		}
@@ -54,6 +80,9 @@ func promoting(spec config.Experiment, hosts int, p Params) []Params {
 
 func strikeFreeze(ctx context.Context, t *trial) error {
 	primary := t.cluster.Primary()
+	if t.env.Params["target"] == agentAlone {
+		return t.freezeAgent(ctx, primary)
+	}
 	f, ok := primary.(place.Freezer)
 	if !ok {
 		return fmt.Errorf("%s cannot be frozen at this place", primary.Name())
@@ -64,6 +93,21 @@ func strikeFreeze(ctx context.Context, t *trial) error {
 	}
 	t.struck(began, time.Now())
 	return t.while(ctx, "the primary's host is frozen", func() error { return f.Thaw(ctx) })
+}
+
+// freezeAgent stops the program that watches over Postgres, and it alone.
+func (t *trial) freezeAgent(ctx context.Context, h place.Host) error {
+	c, ok := t.cluster.(setup.Healing)
+	if !ok {
+		return fmt.Errorf("setup %s has no agent", t.env.Kind.Name)
+	}
+	const sigstop, sigcont = 19, 18
+	began := time.Now()
+	if err := c.SignalAgent(h, sigstop); err != nil {
+		return err
+	}
+	t.struck(began, time.Now())
+	return t.while(ctx, "the primary's agent is frozen", func() error { return c.SignalAgent(h, sigcont) })
 }
 
 // while lets a fault last that was just begun, with or without a promotion, and
@@ -96,6 +140,20 @@ func (t *trial) while(ctx context.Context, what string, end func() error) error 
 	if promote {
 		return t.load.run(ctx, afterThaw)
 	}
-	s.recovered.How = "automatic: it went on by itself when the fault was over"
+	if err := t.settle(ctx); err != nil {
+		return err
+	}
 	return t.writeOn(ctx)
+}
+
+// settle sees what a setup has made of a fault that is over: a plain one goes on,
+// one that heals itself may have another primary.
+func (t *trial) settle(ctx context.Context) error {
+	c, ok := t.cluster.(setup.Healing)
+	if !ok {
+		t.now().recovered.How = "automatic: it went on by itself when the fault was over"
+		return nil
+	}
+	began := t.now().began
+	return t.recover(ctx, func(ctx context.Context) (setup.Recovery, error) { return c.Settle(ctx, began) })
 }

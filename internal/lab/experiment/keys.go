@@ -17,9 +17,14 @@ func Keys(name string) []string {
 
 // drillKeys are what a fault has of its own.
 var drillKeys = map[string][]string{
-	"power-off":     {"lag_ms"},
-	"lose-standbys": {"standbys", "hold"},
-	"all-off":       {"order"},
-	"freeze":        {"hold", "promote"},
-	"partition":     {"hold", "ways", "promote"},
+	"power-off":      {"lag_ms"},
+	"lose-standbys":  {"standbys", "hold", "targets"},
+	"all-off":        {"order"},
+	"freeze":         {"hold", "promote", "targets"},
+	"partition":      {"hold", "ways", "promote", "targets"},
+	"double-failure": {"hold", "targets"},
+	"disk-full":      {"hold"},
+	"disk-hang":      {"hold"},
+	"cancel-storm":   {"hold"},
+	"nemesis":        {"hold"},
 }

@@ -24,22 +24,11 @@ const (
 func partition() drill {
 	return drill{
 		name: "partition", about: "the primary's host is cut off for a while, both ways or one, under load; a standby is promoted meanwhile, or none is",
-		groups: func(spec config.Experiment, hosts int) []Params {
-			var gs []Params
-			for _, w := range spec.Ways {
-				own := Params{"ways": w}
-				for _, p := range promoting(spec, hosts, own) {
-					p["drivers"] = 1
-					if hosts == 1 || p["promote"] == true {
-						p["drivers"] = 2
-					}
-					gs = append(gs, p)
-				}
-			}
-			return gs
-		},
-		takes: func(p Params) float64 { return p["hold_s"].(float64) + afterThaw.Seconds() },
+		groups: partitions, takes: lasting,
 		fault: func(p Params) setup.Fault {
+			if p["target"] == aStandby {
+				return setup.StandbyPartition
+			}
 			if p["promote"] == true {
 				return setup.PartitionTakeover
 			}
@@ -47,11 +36,60 @@ func partition() drill {
 		},
 		silent: true,
 		beside: func(p Params) bool { return p["drivers"] == 2 },
-		strike: strikePartition, mend: rejoin,
+		strike: strikePartition, mend: func(ctx context.Context, t *trial) (reading, error) {
+			if t.lost != nil {
+				return readReturned(ctx, t)
+			}
+			return rejoin(ctx, t)
+		},
 	}
 }
 
+// aStandby is the target of a partition that cuts off one.
+const aStandby = "standby"
+
+func partitions(spec config.Experiment, on setup.Kind) []Params {
+	var gs []Params
+	for _, target := range spec.Targets {
+		if target == aStandby {
+			if on.Hosts > 2 { // with one alone the primary would be as cut off as it
+				gs = append(gs, Params{"hold_s": spec.Hold, "target": target, "drivers": 1})
+			}
+			continue
+		}
+		for _, w := range spec.Ways {
+			for _, p := range promoting(spec, on, Params{"ways": w}) {
+				p["drivers"] = 1
+				if on.Hosts == 1 || p["promote"] == true {
+					p["drivers"] = 2
+				}
+				gs = append(gs, p)
+			}
+		}
+	}
+	return gs
+}
+
+// cutStandby cuts one standby off from the other hosts of the setup: the one that
+// commits wait for, where there is one such.
+func (t *trial) cutStandby(ctx context.Context) error {
+	standbys := t.cluster.Standbys()
+	off, others := standbys[0], append([]place.Host{t.cluster.Primary()}, standbys[1:]...)
+	began := time.Now()
+	for _, o := range others {
+		if err := cutWays(ctx, bothWays, off, o); err != nil {
+			return fmt.Errorf("cut %s off from %s: %w", off.Name(), o.Name(), err)
+		}
+	}
+	t.struck(began, time.Now())
+	t.lost = off
+	return t.while(ctx, "a standby is cut off", func() error { return healAll(ctx, off, others...) })
+}
+
 func strikePartition(ctx context.Context, t *trial) error {
+	if t.env.Params["target"] == aStandby {
+		return t.cutStandby(ctx)
+	}
 	primary, others := t.cluster.Primary(), t.cluster.Standbys()
 	if len(t.load.clients) > 1 {
 		others = append(others, t.env.Client)

@@ -24,10 +24,10 @@ func powerOff() drill {
 }
 
 // lagging has a group for each time that standbys are cut off before.
-func lagging(spec config.Experiment, hosts int) []Params {
+func lagging(spec config.Experiment, on setup.Kind) []Params {
 	var gs []Params
 	for _, lag := range spec.LagMs {
-		if lag > 0 && hosts == 1 {
+		if lag > 0 && on.Hosts == 1 {
 			continue // nobody lags behind a single host
 		}
 		gs = append(gs, Params{"lag_ms": lag})

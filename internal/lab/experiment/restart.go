@@ -12,7 +12,7 @@ import (
 func restart() drill {
 	return drill{
 		name: "restart", about: "the primary is stopped cleanly and started again, under load",
-		groups: once, takes: func(Params) float64 { return 1 },
+		groups: operated, takes: func(Params) float64 { return 1 },
 		fault: func(Params) setup.Fault { return setup.Restart },
 		strike: func(ctx context.Context, t *trial) error {
 			o, err := t.operated()
@@ -38,4 +38,12 @@ func restart() drill {
 }
 
 // once is one group without params of its own.
-func once(config.Experiment, int) []Params { return []Params{{}} }
+func once(config.Experiment, setup.Kind) []Params { return []Params{{}} }
+
+// operated is once where the lab's script is who runs the servers.
+func operated(_ config.Experiment, on setup.Kind) []Params {
+	if on.Heals > 0 {
+		return nil
+	}
+	return []Params{{}}
+}

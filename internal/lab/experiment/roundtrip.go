@@ -30,7 +30,7 @@ func (roundTrip) About() string {
 }
 func (roundTrip) NeedsDatabase() bool { return true }
 
-func (roundTrip) Groups(config.Experiment, int) []Params { return []Params{{}} }
+func (roundTrip) Groups(config.Experiment, setup.Kind) []Params { return []Params{{}} }
 
 func (roundTrip) Estimate(spec config.Experiment, _ Params) time.Duration {
 	return seconds(2*orDefault(spec.Seconds, roundTripSeconds) + 0.5)

@@ -18,18 +18,33 @@ const betweenLosses = time.Second
 func loseStandbys() drill {
 	return drill{
 		name: "lose-standbys", about: "standbys lose their power, one after the other, and stay away for a while, under load",
-		groups: func(spec config.Experiment, hosts int) []Params {
+		groups: func(spec config.Experiment, on setup.Kind) []Params {
 			var gs []Params
-			for _, n := range spec.Standbys {
-				if n < hosts {
-					gs = append(gs, Params{"standbys": n, "hold_s": spec.Hold})
+			for _, target := range spec.Targets {
+				for _, n := range spec.Standbys {
+					switch {
+					case n >= on.Hosts:
+					case target != postgresAlone:
+						gs = append(gs, Params{"standbys": n, "hold_s": spec.Hold})
+					case on.Heals > 0:
+						gs = append(gs, Params{"standbys": n, "hold_s": spec.Hold, "target": target})
+					}
 				}
 			}
 			return gs
 		},
 		takes: func(p Params) float64 { return p["hold_s"].(float64) + 2 },
-		fault: func(Params) setup.Fault { return setup.StandbyPower }, power: true, silent: true,
+		fault: func(p Params) setup.Fault {
+			if p["target"] == postgresAlone {
+				return setup.StandbyPostgres
+			}
+			return setup.StandbyPower
+		},
+		power: true, silent: true,
 		strike: func(ctx context.Context, t *trial) error {
+			if t.env.Params["target"] == postgresAlone {
+				return t.standbysKilled(ctx, int(t.num("standbys")), seconds(t.num("hold_s")))
+			}
 			return t.standbysOff(ctx, int(t.num("standbys")), seconds(t.num("hold_s")))
 		},
 		mend: readReturned,
@@ -40,8 +55,8 @@ func loseStandbys() drill {
 func standbyPowerOff() drill {
 	return drill{
 		name: "standby-power-off", about: "a standby's host loses its power and returns at once, under load",
-		groups: func(_ config.Experiment, hosts int) []Params {
-			if hosts < 2 {
+		groups: func(_ config.Experiment, on setup.Kind) []Params {
+			if on.Hosts < 2 {
 				return nil
 			}
 			return []Params{{}}

@@ -31,7 +31,7 @@ var ErrSpent = errors.New("the setup is spent")
 type drill struct {
 	name, about string
 	// groups lists what tells the drill's groups apart; none if it does not fit.
-	groups func(spec config.Experiment, hosts int) []Params
+	groups func(spec config.Experiment, on setup.Kind) []Params
 	takes  func(p Params) float64 // seconds of one strike, without the load before and after
 	fault  func(p Params) setup.Fault
 	power  bool // hosts lose their power
@@ -56,8 +56,8 @@ func (d drill) Name() string        { return d.name }
 func (d drill) About() string       { return d.about }
 func (d drill) NeedsDatabase() bool { return true }
 
-func (d drill) Groups(spec config.Experiment, hosts int) []Params {
-	gs := d.groups(spec, hosts)
+func (d drill) Groups(spec config.Experiment, on setup.Kind) []Params {
+	gs := d.groups(spec, on)
 	for _, p := range gs {
 		p["seconds"], p["after_s"] = orDefault(spec.Seconds, loadSeconds), orDefault(spec.After, afterSeconds)
 		p["writers"], p["rate"], p["payload_bytes"] = spec.Writers, spec.Rate, spec.Payload
@@ -121,7 +121,8 @@ type trial struct {
 	mute    bool  // no write came back
 	found   Survivors
 	spans   []span
-	lost    place.Host // whose copy is to be read when it is back
+	extra   map[string]float64 // metrics of the drill's own
+	lost    place.Host         // whose copy is to be read when it is back
 }
 
 // strike is one fault of a trial.

@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -82,6 +83,10 @@ func (t *trial) measure(cell *result.Cell) error {
 	}
 	first := t.strikes[0]
 	t.timeline(cell, seen)
+	maps.Copy(cell.Metrics, t.extra)
+	if !first.recovered.Detected.IsZero() {
+		cell.Metrics["detected_ms"] = millis(first.recovered.Detected.Sub(first.began))
+	}
 	if !first.recovered.Promoted.IsZero() {
 		cell.Metrics["promoted_ms"] = millis(first.recovered.Promoted.Sub(first.began))
 	}
@@ -148,7 +153,7 @@ func (t *trial) timeline(cell *result.Cell, seen []watched) {
 func (t *trial) recovery() string {
 	s := t.strikes[0]
 	if t.noStart != nil && t.fault() != setup.HostPower {
-		return "it did not come back: the lab's script powered it on and could not start it"
+		return "it did not come back: " + t.noStart.Error()
 	}
 	if s.recovered.How == "" && s.back.How == "" {
 		return ""

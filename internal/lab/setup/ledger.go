@@ -18,12 +18,15 @@ func (p *plain) Login() Login {
 // Prepare replaces the ledger.
 func (p *plain) Prepare(ctx context.Context, table string) error {
 	m := p.members[p.primary]
-	name := pgx.Identifier{table}.Sanitize()
-	err := m.Exec(ctx, "DROP TABLE IF EXISTS "+name, fmt.Sprintf(driver.CreateTable, name), "CHECKPOINT")
-	if err != nil {
+	if err := m.Exec(ctx, ledgerStatements(table)...); err != nil {
 		return fmt.Errorf("make the ledger: %w", err)
 	}
 	return m.WaitStandbys(ctx, p.standbyNames()...)
+}
+
+func ledgerStatements(table string) []string {
+	name := pgx.Identifier{table}.Sanitize()
+	return []string{"DROP TABLE IF EXISTS " + name, fmt.Sprintf(driver.CreateTable, name), "CHECKPOINT"}
 }
 
 // Survivors reads both ways in one snapshot: a commit that a dead client left

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/holdfast-db/holdfast/internal/lab/place"
 	"github.com/holdfast-db/holdfast/internal/postgres"
 )
@@ -366,45 +364,10 @@ func (p *plain) Restart(ctx context.Context) (stopped time.Time, rec Recovery, e
 	return stopped, rec, nil
 }
 
-// SurvivorsOn tries again what a standby broke off because it replayed.
 func (p *plain) SurvivorsOn(ctx context.Context, h place.Host, table string, sink func(Scan, uint64)) error {
 	i := slices.Index(p.env.Hosts, h)
 	if i < 0 {
 		return fmt.Errorf("%s is no host of the setup", h.Name())
 	}
-	m := p.members[i]
-	if i != p.primary {
-		if err := p.replayed(ctx, m); err != nil {
-			return err
-		}
-	}
-	const tries, conflict = 5, "40001"
-	for n := 1; ; n++ {
-		by := map[Scan][]uint64{}
-		err := survivors(ctx, m, table, func(s Scan, id uint64) { by[s] = append(by[s], id) })
-		var pe *pgconn.PgError
-		if errors.As(err, &pe) && pe.Code == conflict && n < tries {
-			continue
-		}
-		for s, ids := range by {
-			for _, id := range ids {
-				sink(s, id)
-			}
-		}
-		return err
-	}
-}
-
-// replayed waits until a standby has replayed what the primary has flushed.
-func (p *plain) replayed(ctx context.Context, m *postgres.Instance) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not within %s", startDeadline))
-	defer cancel()
-	end, err := p.members[p.primary].QueryText(ctx, "SELECT pg_current_wal_flush_lsn()::text")
-	if err != nil {
-		return err
-	}
-	return until(ctx, m.Name+" has replayed up to "+end, func() (bool, error) {
-		v, err := m.QueryText(ctx, "SELECT (pg_last_wal_replay_lsn() >= '"+end+"'::pg_lsn)::text")
-		return v == "true", err
-	})
+	return survivorsOn(ctx, p.members[p.primary], p.members[i], table, sink)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -250,6 +251,13 @@ func (p *plain) Versions(ctx context.Context) (map[string]string, error) {
 }
 
 func (p *plain) Instance() *postgres.Instance { return p.members[p.primary] }
+
+func (p *plain) Postgres(h place.Host) *postgres.Instance {
+	if i := slices.Index(p.env.Hosts, h); i >= 0 {
+		return p.members[i]
+	}
+	return nil
+}
 
 func (p *plain) Targets() []Target {
 	var t []Target

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -28,10 +29,27 @@ const (
 	AllPower Fault = "all-power"
 	// Restart is a clean restart of the primary.
 	Restart Fault = "restart"
+	// PostgresKill is the death of the primary's server process, its host alive.
+	PostgresKill Fault = "postgres-kill"
+	// StandbyPostgres is the death of standbys' server processes, their hosts alive.
+	StandbyPostgres Fault = "standby-postgres"
+	// DoubleFailure is the loss of the primary's host and of another one's.
+	DoubleFailure Fault = "double-failure"
+	// DiskFull and DiskHang are what their names say, of the primary's disk.
+	DiskFull Fault = "disk-full"
+	DiskHang Fault = "disk-hang"
+	// Switchover hands the primary's role over on request.
+	Switchover Fault = "switchover"
+	// CancelStorm cancels the waits of commits for their standbys.
+	CancelStorm Fault = "cancel-storm"
+	// Nemesis is faults of all kinds, drawn at random.
+	Nemesis Fault = "nemesis"
 	// Freeze stops every program of the primary's host for a while; FreezeTakeover
 	// is the same, and a standby is promoted meanwhile.
 	Freeze         Fault = "freeze"
 	FreezeTakeover Fault = "freeze-takeover"
+	// StandbyPartition cuts a standby's host off for a while.
+	StandbyPartition Fault = "standby-partition"
 	// Partition cuts the primary's host off for a while; PartitionTakeover is the
 	// same, and a standby is promoted meanwhile.
 	Partition         Fault = "partition"
@@ -51,7 +69,7 @@ const takeover = "-takeover"
 // on after the fault: what only the former primary held is then gone.
 func (f Fault) takenOver() bool {
 	switch f {
-	case HostPower, HostLost, FreezeTakeover, PartitionTakeover:
+	case HostPower, HostLost, DoubleFailure, CancelStorm, FreezeTakeover, PartitionTakeover, Nemesis:
 		return true
 	}
 	return false
@@ -110,7 +128,7 @@ type Cluster interface {
 }
 
 // Operated is a Cluster to which the lab can do more than cut the power of its
-// primary. Where the setup heals itself, these wait until it has.
+// primary. Where the setup heals itself, these power hosts on and wait until it has.
 type Operated interface {
 	Cluster
 	// TakeOver is Recover while the former primary may be alive: frozen, or cut off.
@@ -126,6 +144,29 @@ type Operated interface {
 	// SurvivorsOn is Ledger.Survivors on the member on h, after that has replayed
 	// what the primary had flushed when it was called.
 	SurvivorsOn(ctx context.Context, h place.Host, table string, sink func(by Scan, id uint64)) error
+}
+
+// Healing is an Operated setup that fails over by itself: on each of its hosts
+// an agent runs Postgres.
+type Healing interface {
+	Operated
+	// Settle waits until some member takes writes and says what came about since
+	// then; Promoted is set where that is another one than before.
+	Settle(ctx context.Context, since time.Time) (Recovery, error)
+	// PowerOn gives a host its power back with what runs on it, and waits for nothing.
+	PowerOn(ctx context.Context, h place.Host) error
+	// SignalAgent sends a signal to the agent on h alone.
+	SignalAgent(h place.Host, sig int) error
+}
+
+// Switcher is a setup that hands over the primary's role on request.
+type Switcher interface {
+	Switchover(ctx context.Context) (Recovery, error)
+}
+
+// Servers gives the Postgres on a host of the setup, nil for any other host.
+type Servers interface {
+	Postgres(h place.Host) *postgres.Instance
 }
 
 // Ledger is where the driver writes, and what is read back.
@@ -156,7 +197,8 @@ const (
 type Recovery struct {
 	How      string    // one sentence for the report
 	Operator bool      // by the lab's script, which stands for an operator and needs no time to notice
-	Promoted time.Time // when a new primary took writes, zero if none was promoted
+	Detected time.Time // when a member was first seen to miss its primary, zero where nobody says so
+	Promoted time.Time // when a new primary was no standby any more, zero if none was promoted
 	Done     time.Time
 }
 
@@ -171,7 +213,25 @@ type Kind struct {
 	Hosts int
 	Liar  bool // it promises what it cannot keep: it is there to be caught
 	Lying bool // its disk acknowledges flushes and keeps nothing
+	// Heals is how long it takes at most to fail over by itself, as its makers
+	// say or as was seen; 0 for a setup that needs an operator. For estimates.
+	Heals time.Duration
+	Needs []string // programs beside PostgreSQL's
 	New   func() System
+}
+
+// ErrMissing is wrapped by what Missing returns.
+var ErrMissing = errors.New("a program is not installed")
+
+// Missing names a program beside PostgreSQL's that the setup needs and this
+// machine lacks.
+func (k Kind) Missing() error {
+	for _, p := range k.Needs {
+		if _, err := os.Stat(p); err != nil {
+			return fmt.Errorf("setup %s: %w: %s; `make deps-test` installs it (Debian's packages patroni, etcd-server, etcd-client)", k.Name, ErrMissing, p)
+		}
+	}
+	return nil
 }
 
 // All lists every setup in the order in which reports show them.
@@ -183,6 +243,8 @@ func All() []Kind {
 		{Name: "pg-any1", About: "three hosts, a commit waits until one of two standbys has flushed it", Hosts: 3, New: newPlain(plain{commit: "on", sync: "ANY 1"})},
 		{Name: "pg-remote-apply", About: "three hosts, a commit waits until one of two standbys has replayed it", Hosts: 3, New: newPlain(plain{commit: "remote_apply", sync: "ANY 1"})},
 		{Name: "pg-sync", About: "two hosts, a commit waits until the one standby has flushed it", Hosts: 2, New: newPlain(plain{commit: "on", sync: "FIRST 1"})},
+		{Name: "patroni", About: "three hosts, Patroni and etcd, synchronous mode, default timers (ttl 30, loop 10)", Hosts: 3, Heals: 45 * time.Second, Needs: patroniNeeds, New: newHealing(patroni(30, 10, 10))},
+		{Name: "patroni-fast", About: "the same with the shortest timers it documents (ttl 20, loop 1)", Hosts: 3, Heals: 30 * time.Second, Needs: patroniNeeds, New: newHealing(patroni(20, 1, 5))},
 		{Name: "pg-fsync-off", About: "a liar: one Postgres with fsync=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{extra: postgres.Settings{"fsync": "off", "full_page_writes": "off"}})},
 		{Name: "pg-commit-off", About: "a liar: one Postgres with synchronous_commit=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{commit: "off"})},
 		{Name: "pg-lying-disk", About: "a liar: one Postgres on a disk that acknowledges flushes and keeps nothing", Hosts: 1, Liar: true, Lying: true, New: newPlain(plain{})},
