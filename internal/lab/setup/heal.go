@@ -138,12 +138,11 @@ func (c *healing) confirm(ctx context.Context, i int) error {
 
 // ask sends a GET to a server on its own host and expects 200.
 func ask(ctx context.Context, h place.Host, port int, path string) error {
-	_, err := request(ctx, h, http.MethodGet, port, path, "")
-	return err
+	return request(ctx, h, http.MethodGet, port, path, "")
 }
 
-// request sends a request to a server on its own host.
-func request(ctx context.Context, h place.Host, method string, port int, path, body string) (string, error) {
+// request sends a request to a server on its own host, which is to say yes.
+func request(ctx context.Context, h place.Host, method string, port int, path, body string) error {
 	addr := net.JoinHostPort(h.Addr(), strconv.Itoa(port))
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -151,21 +150,21 @@ func request(ctx context.Context, h place.Host, method string, port int, path, b
 	}}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+path, strings.NewReader(body))
 	if err != nil {
-		return "", err
+		return err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err != nil {
-		return "", err
+		return err
 	}
 	if resp.StatusCode >= 300 {
-		return string(said), fmt.Errorf("%s http://%s%s: %s: %s", method, addr, path, resp.Status, strings.TrimSpace(string(said)))
+		return fmt.Errorf("%s http://%s%s: %s: %s", method, addr, path, resp.Status, strings.TrimSpace(string(said)))
 	}
-	return string(said), nil
+	return nil
 }
 
 // full waits until there is a primary, every other member whose host has power

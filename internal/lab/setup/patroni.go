@@ -223,8 +223,7 @@ func (p *patroniCluster) switchover(ctx context.Context, _ *healing, from, to *m
 	if err != nil {
 		return err
 	}
-	_, err = request(ctx, from.host, http.MethodPost, patroniPort, "/switchover", string(body))
-	return err
+	return request(ctx, from.host, http.MethodPost, patroniPort, "/switchover", string(body))
 }
 
 func (p *patroniCluster) versions(ctx context.Context, c *healing) (map[string]string, error) {
