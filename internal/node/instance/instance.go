@@ -7,8 +7,13 @@ package instance
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
 )
@@ -54,17 +59,35 @@ type Config struct {
 // the server that may run on it. Methods may be called from any goroutine,
 // Begin from one.
 type Instance struct {
-	cfg  Config
-	log  *slog.Logger
-	ctx  context.Context // this life; ends with Close
-	end  context.CancelCauseFunc
-	work *worker
-	wg   sync.WaitGroup
+	cfg          Config
+	log          *slog.Logger
+	user         osUser
+	major, minor int // of the server's programs
+	ca           *authority
+	ctx          context.Context // this life; ends with Close
+	end          context.CancelCauseFunc
+	work         *worker
+	wg           sync.WaitGroup
+	kick         chan struct{} // something changed: look at once
+	disk         onDisk
+	flush        diskProbe
 
-	kick chan struct{} // something changed: look at once
+	procMu sync.Mutex // a start and a stop do not overlap
+	srv    *server    // the last that was started or found
 
 	mu          sync.Mutex
 	incarnation cluster.Incarnation
+	durSSN      cluster.SSN // of the durable configuration
+	permit      permit
+	door        door
+	doorSeq     uint64 // raised by each closing
+	ssnEnd      context.CancelCauseFunc
+	waits       *server   // the server whose commits are known to wait
+	ssnOffAt    time.Time // since when another SSN is shown than is permitted
+	blocked     string    // who holds up a stop
+	cancelled   int
+	seen        cluster.Postgres // last look, and at which server
+	seenOf      *server
 }
 
 // errClosed ends what is under way when the agent stops.
@@ -79,10 +102,59 @@ func New(cfg Config) (*Instance, error) {
 	if err := checkNames(cfg.Cluster, cfg.Self); err != nil {
 		return nil, err
 	}
-	i := &Instance{cfg: cfg, log: cfg.Log, kick: make(chan struct{}, 1)}
+	for what, path := range map[string]string{"data_dir": cfg.DataDir, "state_dir": cfg.StateDir, "run_dir": cfg.RunDir, "bin_dir": cfg.BinDir} {
+		if !filepath.IsAbs(path) {
+			return nil, fmt.Errorf("%s is %q: give an absolute path", what, path)
+		}
+	}
+	if n := len(socketPath(cfg.RunDir, cfg.Port)); n > 107 {
+		return nil, fmt.Errorf("run_dir %s: a socket in it would have a path of %d bytes, of at most 107: name a shorter one", cfg.RunDir, n)
+	}
+	if real, err := filepath.EvalSymlinks(cfg.DataDir); err == nil {
+		cfg.DataDir = real // as /proc names it
+	}
+	u, err := lookupUser(cfg.OSUser)
+	if err != nil {
+		return nil, err
+	}
+	i := &Instance{cfg: cfg, log: cfg.Log, user: u, durSSN: nobody, kick: make(chan struct{}, 1)}
+	i.disk.i = i
 	i.ctx, i.end = context.WithCancelCause(context.Background())
+	if err := i.open(); err != nil {
+		i.end(err)
+		return nil, err
+	}
 	i.work = newWorker(i.ctx, &i.wg)
+	i.find()
 	return i, nil
+}
+
+// open reads what earlier lives left in the agent's own directories.
+func (i *Instance) open() error {
+	var err error
+	if i.major, i.minor, err = i.version(i.ctx); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(i.cfg.StateDir, 0o700); err != nil {
+		return err
+	}
+	if err := i.makeDir(i.cfg.RunDir, 0o755); err != nil {
+		return err
+	}
+	if i.ca, err = loadAuthority(i.cfg.StateDir, "holdfast-"+i.cfg.Cluster+"-"+string(i.cfg.Self), time.Now()); err != nil {
+		return err
+	}
+	if i.incarnation, err = readIncarnation(filepath.Join(i.cfg.StateDir, "incarnation")); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(i.cfg.RunDir, permitName))
+	if err == nil {
+		i.permit = parsePermit(string(text))
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	i.door = i.doorFound()
+	return nil
 }
 
 // Incarnation is that of the directory which the agent last made; 0: none.

@@ -1,0 +1,154 @@
+package instance
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-db/holdfast/internal/cluster"
+)
+
+const (
+	restEvery  = 100 * time.Millisecond // looks and reports while nothing happens
+	busyEvery  = 8 * time.Millisecond   // looks after an effect or a change, for
+	busyFor    = 1500 * time.Millisecond
+	probeEvery = 500 * time.Millisecond
+	probeSlow  = 5 * time.Second // between probes of a server that lets them hang
+	probeTime  = time.Second
+)
+
+// Watch tells what is seen of the instance: a PostgresSeen at once after a
+// change and otherwise about every 100 ms, a Probed about every 500 ms. It
+// returns when ctx ends.
+func (i *Instance) Watch(ctx context.Context, tell func(cluster.Event)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(i.ctx, cancel)
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		i.probeLoop(ctx, tell)
+	}()
+	i.lookLoop(ctx, tell)
+	wg.Wait()
+}
+
+func (i *Instance) lookLoop(ctx context.Context, tell func(cluster.Event)) {
+	w := &watcher{}
+	defer w.drop()
+	logs := &logTail{path: i.logPath()}
+	logs.lines() // what an earlier life has seen
+	var told cluster.Postgres
+	var toldAt, busyTill time.Time
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.kick:
+			busyTill = time.Now().Add(busyFor)
+		case <-timer.C:
+		}
+		i.countCancelled(logs)
+		v := i.lookWith(ctx, w)
+		if ctx.Err() != nil {
+			return
+		}
+		now := time.Now()
+		fresh := changed(told, v)
+		if fresh {
+			busyTill = now.Add(busyFor)
+		}
+		every := restEvery
+		if now.Before(busyTill) {
+			every = busyEvery
+			fresh = fresh || moved(told, v)
+		}
+		if fresh || now.Sub(toldAt) >= restEvery-busyEvery {
+			told, toldAt = v, now
+			tell(cluster.PostgresSeen{Postgres: v})
+		}
+		timer.Reset(every)
+	}
+}
+
+// countCancelled counts the commits that the server's log says were shown
+// without being confirmed. The agent's own canaries are not logged.
+func (i *Instance) countCancelled(t *logTail) {
+	for _, line := range t.lines() {
+		if waitCancelled(line) {
+			i.mu.Lock()
+			i.cancelled++
+			i.mu.Unlock()
+		}
+	}
+}
+
+// changed says whether anything but positions differs.
+func changed(a, b cluster.Postgres) bool {
+	if a.Exists != b.Exists || a.Incarnation != b.Incarnation || a.Running != b.Running || a.Primary != b.Primary || a.Foreign != b.Foreign ||
+		a.DoorOpen != b.DoorOpen || a.Upstream != b.Upstream || a.Headroom != b.Headroom || a.ReloadRejected != b.ReloadRejected ||
+		a.NeedsClone != b.NeedsClone || a.ShutdownBlocked != b.ShutdownBlocked || a.WaitsCancelled != b.WaitsCancelled ||
+		(a.Replayable < a.End) != (b.Replayable < b.End) {
+		return true
+	}
+	sender := func(x, y cluster.Sender) bool {
+		return x.Member == y.Member && x.Named == y.Named && x.Streaming == y.Streaming
+	}
+	slot := func(x, y cluster.Slot) bool { return x.Name == y.Name && x.Lost == y.Lost }
+	return !slices.Equal(a.History, b.History) || !slices.EqualFunc(a.Senders, b.Senders, sender) || !slices.EqualFunc(a.Slots, b.Slots, slot)
+}
+
+// moved says whether a position differs.
+func moved(a, b cluster.Postgres) bool {
+	flush := func(x, y cluster.Sender) bool { return x.Flush == y.Flush }
+	return a.End != b.End || a.Replayed != b.Replayed || !slices.EqualFunc(a.Senders, b.Senders, flush)
+}
+
+// probeLoop probes. A server that lets probes hang is asked less often, so that
+// they do not use up its connections.
+func (i *Instance) probeLoop(ctx context.Context, tell func(cluster.Event)) {
+	hung := 0
+	for {
+		began := time.Now()
+		ok := i.probe(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		tell(cluster.Probed{OK: ok})
+		every := probeEvery
+		if ok || time.Since(began) < probeTime {
+			hung = 0
+		} else if hung++; hung > 3 {
+			every = probeSlow
+		}
+		nap(ctx, time.Until(began.Add(every)))
+	}
+}
+
+// probe is a write on a fresh connection that waits for no standby; where writes
+// are not taken, a session, and a file that is flushed on the data's disk.
+func (i *Instance) probe(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	s := i.current()
+	if s == nil {
+		return i.flush.within(ctx, i.cfg.DataDir)
+	}
+	wrote := false
+	err := i.session(ctx, func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN false
+			ELSE pg_logical_emit_message(true, 'holdfast', 'probe') IS NOT NULL END`).Scan(&wrote)
+	})
+	if err != nil {
+		i.log.Debug("probe", "error", err)
+		return i.starting(err)
+	}
+	return wrote || i.flush.within(ctx, i.cfg.DataDir)
+}
