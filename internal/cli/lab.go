@@ -117,6 +117,11 @@ func labRun(cmd *cobra.Command, env Env, name string, f labRunFlags) error {
 	if f.out == "" && !cmd.Flags().Changed("out") {
 		f.out = filepath.Join("holdfast-runs", study.Name+"-"+started.UTC().Format("20060102-150405"))
 	}
+	if study.Cumulative {
+		if err := lab.Vacant(f.out); errors.Is(err, lab.ErrHoldsRun) {
+			return addToRun(cmd, env, study, f)
+		}
+	}
 	runner, err := prepareRun(cmd, env, study, seed, f)
 	if err != nil {
 		return err
@@ -165,21 +170,46 @@ func newLabResumeCmd(env Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			runner, err := newRunner(cmd, env, study, run.Seed, f)
-			if err != nil {
-				return err
-			}
-			if was := run.Environment["holdfast"]; was != env.Version {
-				return fmt.Errorf("the run was begun by holdfast %s and this is %s: cells of both in one run could not be compared; run the study anew", was, env.Version)
-			}
-			runner.Resume = run
-			fmt.Fprintf(env.Stderr, "study %s goes on after %d cells; results in %s\n", study.Name, result.Planned(run), f.out)
-			return runToEnd(cmd, env, study, runner, f)
+			return goOn(cmd, env, run, study, f)
 		},
 	}
 	cmd.Flags().StringVar(&f.workDir, "work-dir", "", "where the simulated disks lie (default "+local.DefaultWorkDir+")")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print run.json instead of the report")
 	return cmd
+}
+
+// addToRun makes an earlier run of a cumulative study longer. Its seed stays: it
+// decides the order of the cells that are there.
+func addToRun(cmd *cobra.Command, env Env, study *config.Study, f labRunFlags) error {
+	if f.seed != "" {
+		return withCode(exitRefused, fmt.Errorf("%s holds a run, to which this one would add: its seed cannot be changed; leave --seed out", f.out))
+	}
+	unlock, err := lab.Lock(f.out)
+	if err != nil {
+		return withCode(exitRefused, err)
+	}
+	run, study, err := lab.Extend(f.out, study, env.Version)
+	unlock()
+	if errors.Is(err, lab.ErrHoldsRun) || errors.Is(err, lab.ErrEdited) {
+		return withCode(exitRefused, err)
+	} else if err != nil {
+		return err
+	}
+	return goOn(cmd, env, run, study, f)
+}
+
+// goOn runs what a run has not got yet.
+func goOn(cmd *cobra.Command, env Env, run *result.Run, study *config.Study, f labRunFlags) error {
+	runner, err := newRunner(cmd, env, study, run.Seed, f)
+	if err != nil {
+		return err
+	}
+	if err := lab.SameVersion(run, env.Version); err != nil {
+		return err
+	}
+	runner.Resume = run
+	fmt.Fprintf(env.Stderr, "study %s goes on after %d cells; results in %s\n", study.Name, result.Planned(run), f.out)
+	return runToEnd(cmd, env, study, runner, f)
 }
 
 // labCommand is the command that repeats the run.
@@ -267,6 +297,9 @@ func finishRun(cmd *cobra.Command, env Env, study *config.Study, out string, run
 	}
 	if err != nil {
 		return infraError(err)
+	}
+	if study.Cumulative && !f.asJSON {
+		fmt.Fprintln(env.Stdout, sumOf(run))
 	}
 	fmt.Fprintf(env.Stderr, "report: %s\n", filepath.Join(f.out, "report.html"))
 	if study.Name == result.StudySelftest {

@@ -14,7 +14,8 @@ import (
 type Study struct {
 	Name        string       `yaml:"study"`
 	About       string       `yaml:"about"`
-	Place       string       `yaml:"place"` // "local"
+	Place       string       `yaml:"place"`      // "local"
+	Cumulative  bool         `yaml:"cumulative"` // run into a folder that holds a run of it, it adds to that
 	Setups      []Setup      `yaml:"setups"`
 	Experiments []Experiment `yaml:"experiments"`
 
@@ -207,6 +208,13 @@ func (s *Study) validate() error {
 		return errors.New("`setups:` is missing: name at least one, such as `- setup: pg-single`")
 	case len(s.Experiments) == 0:
 		return errors.New("`experiments:` is missing: name at least one, such as `- experiment: commit`")
+	}
+	if s.Cumulative {
+		for i, e := range s.Experiments {
+			if e.Repeat != s.Experiments[0].Repeat {
+				return at(item("experiments", i)+".repeat", errors.New("a cumulative study repeats all of its experiments as often, so that more of it can be added"))
+			}
+		}
 	}
 	seen := map[Setup]bool{}
 	for i, p := range s.Setups {

@@ -62,6 +62,71 @@ func Interrupted(dir string) (*result.Run, *config.Study, error) {
 	return run, study, nil
 }
 
+// SameVersion says why a run cannot go on with another version of holdfast than
+// it was begun with.
+func SameVersion(run *result.Run, version string) error {
+	if was := run.Environment["holdfast"]; was != version {
+		return fmt.Errorf("the run was begun by holdfast %s and this is %s: cells of both in one run could not be compared; run the study anew", was, version)
+	}
+	return nil
+}
+
+// Extend makes an earlier run of a cumulative study longer by as many repetitions
+// as the study has, for a Runner to go on with. Cells keep their numbers, since a
+// plan of more blocks begins with the same ones.
+func Extend(dir string, s *config.Study, version string) (*result.Run, *config.Study, error) {
+	run, err := result.Read(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := SameVersion(run, version); err != nil {
+		return nil, nil, err
+	}
+	if run.Finished == "" {
+		return Interrupted(dir) // what it had before comes first
+	}
+	name := filepath.Join(dir, studyFile)
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("add to the run in %s: %w", dir, err)
+	}
+	if hash := fmt.Sprintf("%x", sha256.Sum256(data)); hash != run.StudySHA256 {
+		return nil, nil, fmt.Errorf("%s %w since the run was made: nothing can be added to it", name, ErrEdited)
+	}
+	before, err := config.ParseStudy(name, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	had := before.Experiments[0].Repeat
+	again := func(repeat int) (string, error) {
+		for i := range s.Experiments {
+			s.Experiments[i].Repeat = repeat
+		}
+		var b bytes.Buffer
+		err := s.Encode(&b, experiment.Keys)
+		return b.String(), err
+	}
+	more := s.Experiments[0].Repeat
+	same, err := again(had)
+	if err != nil {
+		return nil, nil, err
+	}
+	if same != string(data) {
+		return nil, nil, fmt.Errorf("the run in %s %w a study that differs from this one in more than its repetitions: give --out another folder", dir, ErrHoldsRun)
+	}
+	if _, err := again(had + more); err != nil {
+		return nil, nil, err
+	}
+	if run.StudySHA256, err = keepStudy(dir, s); err != nil {
+		return nil, nil, err
+	}
+	run.Finished = ""
+	if err := result.Write(dir, run); err != nil {
+		return nil, nil, fmt.Errorf("add to the run in %s: %w", dir, err)
+	}
+	return run, s, nil
+}
+
 // done are the numbers of the planned cells that a run has, skipped ones too.
 func done(run *result.Run) map[int]bool {
 	d := map[int]bool{}

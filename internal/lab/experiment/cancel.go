@@ -26,11 +26,7 @@ func cancelStorm() drill {
 			if on.Hosts < 2 {
 				return nil
 			}
-			p := Params{"hold_s": spec.Hold}
-			if on.Heals > 0 {
-				p["heals_s"] = on.Heals.Seconds()
-			}
-			return []Params{p}
+			return held(spec, on)
 		},
 		takes: func(p Params) float64 { return lasting(p) + cutOffFor.Seconds() },
 		fault: func(Params) setup.Fault { return setup.CancelStorm }, power: true, silent: true,

@@ -25,11 +25,7 @@ func doubleFailure() drill {
 			}
 			var gs []Params
 			for _, target := range spec.Targets {
-				p := Params{"hold_s": spec.Hold, "target": target}
-				if on.Heals > 0 && target == theSuccessor {
-					p["heals_s"] = on.Heals.Seconds()
-				}
-				gs = append(gs, p)
+				gs = append(gs, Params{"hold_s": spec.Hold, "target": target})
 			}
 			return gs
 		},

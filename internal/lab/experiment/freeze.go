@@ -47,15 +47,8 @@ func freeze() drill {
 // agentAlone is the target of a freeze of the agent, its Postgres alive.
 const agentAlone = "agent"
 
-// lasting is how long a fault takes that lasts: where a setup is waited for that
-// promotes by itself, as long as that takes it.
-func lasting(p Params) float64 {
-	hold := p["hold_s"].(float64)
-	if heals, ok := p["heals_s"].(float64); ok {
-		hold = max(hold, heals)
-	}
-	return hold + afterThaw.Seconds()
-}
+// lasting is how long a fault takes that lasts.
+func lasting(p Params) float64 { return p["hold_s"].(float64) + afterThaw.Seconds() }
 
 // promoting adds to params whether a standby is promoted, which takes one. A
 // setup that heals itself promotes one when it sees fit: the fault then lasts
@@ -67,9 +60,6 @@ func promoting(spec config.Experiment, on setup.Kind, p Params) []Params {
 			continue
 		}
 		g := Params{"hold_s": spec.Hold, "promote": promote}
-		if promote && on.Heals > 0 {
-			g["heals_s"] = on.Heals.Seconds()
-		}
 		for k, v := range p {
 			g[k] = v
 		}

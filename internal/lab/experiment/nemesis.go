@@ -24,9 +24,9 @@ func nemesis() drill {
 			if on.Heals == 0 {
 				return nil
 			}
-			return []Params{{"hold_s": spec.Hold, "heals_s": on.Heals.Seconds()}}
+			return held(spec, on)
 		},
-		takes: func(p Params) float64 { return p["hold_s"].(float64) + p["heals_s"].(float64) },
+		takes: lasting,
 		fault: func(Params) setup.Fault { return setup.Nemesis }, power: true, silent: true,
 		strike: strikeNemesis,
 		mend: func(ctx context.Context, t *trial) (reading, error) {
@@ -126,6 +126,9 @@ func (w *wrath) begin(ctx context.Context, number int, s stroke) error {
 	}
 	w.counts[s.kind]++
 	what := fmt.Sprintf("%s: %s", s.kind, h.Name())
+	if s.kind == strokeSwitch {
+		what = s.kind // the setup chooses
+	}
 	w.t.env.Trace("nemesis: %s for %s", what, s.hold)
 	if end == nil {
 		w.t.span(what, began, time.Time{})

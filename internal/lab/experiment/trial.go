@@ -67,12 +67,18 @@ func (d drill) Groups(spec config.Experiment, on setup.Kind) []Params {
 		if spec.Reads > 0 {
 			p["reads"] = spec.Reads
 		}
+		if on.Heals > 0 {
+			p["heals_s"] = on.Heals.Seconds()
+		}
 	}
 	return gs
 }
 
 func (d drill) Estimate(spec config.Experiment, p Params) time.Duration {
-	const around = 5 // starting the load, recovery, reading, the former primary's return
+	around := 5.0 // starting the load, recovery, reading, the former primary's return
+	if heals, ok := p["heals_s"].(float64); ok {
+		around += heals + 5 // it comes back by itself, which takes its time
+	}
 	strikes := float64(repeats(p))
 	return seconds(orDefault(spec.Seconds, loadSeconds) + strikes*(orDefault(spec.After, afterSeconds)+around+d.takes(p)))
 }
@@ -104,7 +110,7 @@ func (d drill) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.noStart != nil || env.Kind.Liar {
+	if t.noStart != nil || t.notWhole != nil || env.Kind.Liar {
 		return []result.Cell{*cell}, ErrSpent
 	}
 	return []result.Cell{*cell}, nil
@@ -112,17 +118,18 @@ func (d drill) Run(ctx context.Context, env Env) ([]result.Cell, error) {
 
 // trial is one load and the strikes that it meets.
 type trial struct {
-	drill   drill
-	env     Env
-	cluster setup.Cluster
-	load    *load
-	strikes []*strike
-	noStart error // why the setup did not come back
-	mute    bool  // no write came back
-	found   Survivors
-	spans   []span
-	extra   map[string]float64 // metrics of the drill's own
-	lost    place.Host         // whose copy is to be read when it is back
+	drill    drill
+	env      Env
+	cluster  setup.Cluster
+	load     *load
+	strikes  []*strike
+	noStart  error // why the setup did not come back
+	mute     bool  // no write came back
+	notWhole error // who did not come back, though writes are taken
+	found    Survivors
+	spans    []span
+	extra    map[string]float64 // metrics of the drill's own
+	lost     place.Host         // whose copy is to be read when it is back
 }
 
 // strike is one fault of a trial.
@@ -186,7 +193,7 @@ func (t *trial) meet(ctx context.Context) (err error) {
 		if n == 1 || t.gone() || t.mute {
 			return nil
 		}
-		if _, err := t.mend(ctx); err != nil {
+		if _, err := t.mend(ctx); err != nil || t.notWhole != nil {
 			return err
 		}
 	}
@@ -288,7 +295,13 @@ func (t *trial) bring(ctx context.Context, what string, how func(context.Context
 	s := t.now()
 	s.backBegan = time.Now()
 	rec, err := how(ctx)
-	if err != nil {
+	if (errors.Is(err, setup.ErrNotWhole) || errors.Is(err, setup.ErrNoStart)) && ctx.Err() == nil {
+		// It takes writes, and somebody stays away: a finding, no error.
+		t.notWhole = err
+		t.env.Trace("%s: %v", what, err)
+		t.span(what+", in vain", s.backBegan, time.Now())
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	s.back = rec
@@ -331,6 +344,9 @@ func (t *trial) survivors(ctx context.Context) error {
 		r, err := t.mend(ctx)
 		if err != nil {
 			return err
+		}
+		if t.notWhole != nil {
+			r.on = nil // who did not come back cannot be read
 		}
 		if r.again {
 			if err := t.read(ctx, r.on, check.SecondScan, check.SecondIndex); err != nil {

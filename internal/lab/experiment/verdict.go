@@ -84,6 +84,9 @@ func (t *trial) measure(cell *result.Cell) error {
 	first := t.strikes[0]
 	t.timeline(cell, seen)
 	maps.Copy(cell.Metrics, t.extra)
+	if t.notWhole != nil {
+		cell.Metrics["not_rejoined"] = 1
+	}
 	if !first.recovered.Detected.IsZero() {
 		cell.Metrics["detected_ms"] = millis(first.recovered.Detected.Sub(first.began))
 	}
@@ -152,6 +155,9 @@ func (t *trial) timeline(cell *result.Cell, seen []watched) {
 // recovery says how the setup came back from the first strike.
 func (t *trial) recovery() string {
 	s := t.strikes[0]
+	if t.notWhole != nil {
+		return s.recovered.How + "; somebody did not come back by itself: " + t.notWhole.Error()
+	}
 	if t.noStart != nil && t.fault() != setup.HostPower {
 		return "it did not come back: " + t.noStart.Error()
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -127,7 +126,7 @@ func (c *healing) confirm(ctx context.Context, i int) error {
 	m := c.members[i]
 	ctx, cancel := context.WithTimeout(ctx, canaryWithin)
 	defer cancel()
-	if err := ask(ctx, m.host, c.product.health(), "/primary"); err != nil {
+	if err := ask(ctx, m.host, c.product.health(m), "/primary"); err != nil {
 		return err
 	}
 	if _, err := m.pg.QueryText(ctx, canary); err != nil {
@@ -137,13 +136,12 @@ func (c *healing) confirm(ctx context.Context, i int) error {
 }
 
 // ask sends a GET to a server on its own host and expects 200.
-func ask(ctx context.Context, h place.Host, port int, path string) error {
-	return request(ctx, h, http.MethodGet, port, path, "")
+func ask(ctx context.Context, h place.Host, addr, path string) error {
+	return request(ctx, h, http.MethodGet, addr, path, "")
 }
 
 // request sends a request to a server on its own host, which is to say yes.
-func request(ctx context.Context, h place.Host, method string, port int, path, body string) error {
-	addr := net.JoinHostPort(h.Addr(), strconv.Itoa(port))
+func request(ctx context.Context, h place.Host, method, addr, path, body string) error {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return h.Dial(ctx, "tcp", addr) },
@@ -185,7 +183,7 @@ func (c *healing) full(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("wait until the setup is at full strength: %w (last: %w)", context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w (last: %w)", ErrNotWhole, context.Cause(ctx), err)
 		}
 	}
 }
@@ -372,9 +370,7 @@ func (c *healing) Switchover(ctx context.Context) (Recovery, error) {
 	return rec, err
 }
 
-func (c *healing) Login() Login {
-	return Login{User: c.members[0].pg.User, Password: c.password, Database: "postgres"}
-}
+func (c *healing) Login() Login { return c.clients }
 
 func (c *healing) Prepare(ctx context.Context, table string) error {
 	if err := c.full(ctx); err != nil {

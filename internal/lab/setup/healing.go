@@ -18,7 +18,7 @@ import (
 // it took is measured, and a setup that needs longer did not come back.
 const (
 	healDeadline = 2 * time.Minute
-	fullDeadline = 4 * time.Minute // until everybody is back, with a base backup on the way
+	fullDeadline = 2 * time.Minute // until everybody is back, with a base backup on the way
 	agentGrace   = 60 * time.Second
 )
 
@@ -37,9 +37,14 @@ type product interface {
 	versions(ctx context.Context, c *healing) (map[string]string, error)
 	// noticed says whether a line of an agent's log means that it misses its primary.
 	noticed(line string) bool
-	// health is the port of an HTTP server which answers GET /primary with 200 on
-	// the primary alone.
-	health() int
+	// health is the address, as on m's host, of an HTTP server which answers GET
+	// /primary with 200 on the primary alone.
+	health(m *member) string
+	// sockets is the directory on m's host that has the server's unix socket.
+	sockets(m *member) string
+	// admit makes the role that clients log in with, when the setup runs for the
+	// first time, and returns it.
+	admit(ctx context.Context, c *healing) (Login, error)
 }
 
 // healing is what setups share that fail over by themselves: on each host an
@@ -51,9 +56,10 @@ type healing struct {
 
 	env      Env
 	members  []*member
-	password string // of the superuser
-	primary  int    // as last confirmed
-	sync     int    // a standby that its commits wait for, as last seen
+	password string // of the superuser, where that has one
+	clients  Login
+	primary  int // as last confirmed
+	sync     int // a standby that its commits wait for, as last seen
 }
 
 // member is one host with its Postgres, which the agent there starts and stops.
@@ -79,15 +85,17 @@ func (c *healing) Promise(f Fault) Bound {
 func (c *healing) Deploy(ctx context.Context, env Env) error {
 	c.env, c.password = env, rand.Text()
 	for _, h := range env.Hosts {
-		c.members = append(c.members, &member{
+		m := &member{
 			host: h, log: watchLines(env.Log(h.Name()), c.product.noticed),
 			pg: &postgres.Instance{
 				Runner: onHost{h}, Name: h.Name(), BinDir: env.BinDir,
-				DataDir: filepath.Join(h.DataDir(), "pgdata"), SockDir: h.RunDir(),
-				Addr: h.Addr(), Port: port, User: "holdfast", Password: c.password,
+				DataDir: filepath.Join(h.DataDir(), "pgdata"),
+				Addr:    h.Addr(), Port: port, User: "holdfast", Password: c.password,
 				PassFile: filepath.Join(h.RunDir(), "pgpass"),
 			},
-		})
+		}
+		m.pg.SockDir = c.product.sockets(m)
+		c.members = append(c.members, m)
 	}
 	err := c.each(c.members, func(m *member) error { return c.product.furnish(ctx, c, m) })
 	if err != nil {
@@ -95,6 +103,9 @@ func (c *healing) Deploy(ctx context.Context, env Env) error {
 	}
 	if err := c.Start(ctx); err != nil {
 		return err
+	}
+	if c.clients, err = c.product.admit(ctx, c); err != nil {
+		return fmt.Errorf("let clients in: %w", err)
 	}
 	flush, _ := flusher(env.Hosts)
 	return flush(ctx)

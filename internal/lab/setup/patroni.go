@@ -39,7 +39,16 @@ func patroni(ttl, loop, retry int) func() product {
 	return func() product { return &patroniCluster{ttl: ttl, loop: loop, retry: retry} }
 }
 
-func (p *patroniCluster) health() int { return patroniPort }
+func (p *patroniCluster) health(m *member) string {
+	return net.JoinHostPort(m.host.Addr(), strconv.Itoa(patroniPort))
+}
+
+func (p *patroniCluster) sockets(m *member) string { return m.host.RunDir() }
+
+// admit has nothing to do: Patroni was told the superuser's password.
+func (p *patroniCluster) admit(_ context.Context, c *healing) (Login, error) {
+	return Login{User: c.members[0].pg.User, Password: c.password, Database: "postgres"}, nil
+}
 
 // missed is what Patroni logs when it finds the leader's key gone and asks the
 // others how much they hold, or takes the key.
@@ -223,7 +232,7 @@ func (p *patroniCluster) switchover(ctx context.Context, _ *healing, from, to *m
 	if err != nil {
 		return err
 	}
-	return request(ctx, from.host, http.MethodPost, patroniPort, "/switchover", string(body))
+	return request(ctx, from.host, http.MethodPost, p.health(from), "/switchover", string(body))
 }
 
 func (p *patroniCluster) versions(ctx context.Context, c *healing) (map[string]string, error) {

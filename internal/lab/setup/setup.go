@@ -206,6 +206,10 @@ type Recovery struct {
 // of it survived, and it is judged on that.
 var ErrNoStart = errors.New("the setup did not come back")
 
+// ErrNotWhole marks a setup that takes writes and did not get all of its members
+// back within its deadline.
+var ErrNotWhole = errors.New("the setup is not at full strength again")
+
 // Kind is one member of the list.
 type Kind struct {
 	Name  string
