@@ -49,6 +49,7 @@ type agent struct {
 	start  time.Time
 	life   uint64
 	timing cluster.Timing
+	ca     []byte // the authority's certificate
 
 	promises *promises
 	saving   sync.Mutex
@@ -58,10 +59,12 @@ type agent struct {
 	ask      *asker
 	events   chan cluster.Event
 	ctx      context.Context
+	cancel   context.CancelCauseFunc
 	work     sync.WaitGroup
 
 	mu          sync.Mutex
 	held        cluster.Disk // as found at the start
+	looked      bool
 	view        cluster.View
 	pg          cluster.Postgres // as last seen
 	heard       map[cluster.NodeID]cluster.Heartbeat
@@ -74,8 +77,20 @@ type agent struct {
 	steppedAt   time.Time
 }
 
-// Run is one life of the agent. It ends when ctx does; Postgres goes on running.
-func Run(ctx context.Context, o Options) (err error) {
+// errAgain ends a life because the next one finds more on its disk.
+var errAgain = errors.New("begin anew")
+
+// Run is the agent. It ends when ctx does; Postgres goes on running.
+func Run(ctx context.Context, o Options) error {
+	for {
+		if err := live(ctx, o); !errors.Is(err, errAgain) {
+			return err
+		}
+	}
+}
+
+// live is one life of the agent.
+func live(ctx context.Context, o Options) (err error) {
 	a, err := newAgent(o)
 	if err != nil {
 		return err
@@ -97,8 +112,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("%w: the certificate in %s is of node %q, the configuration of node %q", ErrRefused, o.Config.Identity, n, o.Config.Node)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	a.ctx = ctx
+	defer func() {
+		cancel(nil)
+		a.work.Wait()
+	}()
+	a.ctx, a.cancel = ctx, cancel
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", a.member.Address)
 	if err != nil {
@@ -109,7 +127,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := a.assemble(m, conf); err != nil {
 		return err
 	}
-	defer a.disassemble()
+	defer func() {
+		cancel(nil)
+		a.disassemble()
+	}()
 
 	requests := &http.Server{Handler: a.serve(), TLSConfig: conf, ReadHeaderTimeout: firstByteWithin, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	a.work.Go(func() { _ = requests.Serve(tls.NewListener(m.kinds[forRequests], conf)) })
@@ -125,6 +146,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer closeHTTP()
 
+	a.ca = id.CAPEM
 	disk, err := a.begin(ctx, id.CAPEM)
 	if err != nil {
 		return err
@@ -188,7 +210,7 @@ func (a *agent) assemble(m *mux, conf *tls.Config) (err error) {
 	a.ask = newAsker(a.self, order, addresses, conf)
 	a.peers = newPeers(a.self, addresses, conf, a.log, a.tell)
 	a.reg = &register{
-		cluster: a.c.Cluster, self: a.self, address: addresses, ask: a.ask, tell: a.tell, log: a.log,
+		cluster: a.c.Cluster, self: a.self, address: addresses, ask: a.ask, tell: a.tell, log: a.log, check: a.checkSystem,
 		poll: wide.Heartbeat, within: 2 * wide.Election,
 		open: func(voter uint64, fresh bool, founders []quorum.Voter) (*quorum.Node, error) {
 			return quorum.Open(quorum.Options{
@@ -274,6 +296,9 @@ func (a *agent) loop(ctx context.Context, disk cluster.Disk) error {
 	s = a.step(s, cluster.Started{Life: a.life, Disk: disk, Fresh: fresh})
 	if a.inst != nil {
 		a.work.Go(func() { a.inst.Watch(ctx, a.tell) })
+		if a.first() && disk.Incarnation == 0 {
+			a.work.Go(func() { a.firstLater(ctx) })
+		}
 	}
 	ticker := time.NewTicker(a.timing.Heartbeat)
 	defer ticker.Stop()
@@ -341,6 +366,9 @@ func (a *agent) note(e cluster.Event) {
 	case cluster.Received:
 		if hb, ok := x.Message.(cluster.Heartbeat); ok {
 			a.heard[x.From], a.heardAt[x.From] = hb, time.Now()
+			if x.From == a.view.Register.Primary.Node {
+				a.journal.heard = time.Now()
+			}
 		}
 	}
 }

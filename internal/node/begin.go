@@ -40,13 +40,16 @@ func (a *agent) begin(ctx context.Context, ca []byte) (cluster.Disk, error) {
 		}
 	}
 	a.mu.Lock()
-	a.held = d
+	a.held, a.looked = d, true
 	a.mu.Unlock()
 	if d.HasVoter && d.HasPromise {
 		return d, nil
 	}
 	if !d.HasVoter && !d.HasPromise {
 		founded, err := a.found(ctx, ca)
+		if err == nil && !founded && a.inst != nil && d.Incarnation == 0 {
+			err = a.refuseForeignData() // this node is not the first of anything
+		}
 		if err != nil || !founded {
 			return d, err
 		}
@@ -87,14 +90,21 @@ func (a *agent) refuseForeignData() error {
 }
 
 // founding is what this node says to others who want to found the cluster.
-func (a *agent) founding() founding {
+func (a *agent) founding() (founding, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	f := founding{Node: a.c.Node, Voter: a.held.Voter, Version: a.view.Register.Version}
-	if n := a.reg.now(); n != nil {
-		f.Version = max(f.Version, n.Status().Value.Version)
+	if !a.looked {
+		return founding{}, errors.New("not looked yet at what is here")
 	}
-	return f
+	f := founding{Node: a.c.Node, Voter: a.held.Voter, Last: a.held.VoterIndex, Version: a.view.Register.Version}
+	if n := a.reg.now(); n != nil {
+		s := n.Status()
+		f.Version = max(f.Version, s.Value.Version)
+		if f.Last > 1 {
+			f.Last = max(f.Last, s.Last)
+		}
+	}
+	return f, nil
 }
 
 // found makes this node one of the voters of a new cluster, if every other member
@@ -153,6 +163,8 @@ func (a *agent) others(ctx context.Context) (missing []string, live bool) {
 			missing = append(missing, m.Name)
 		case f.Version > 0:
 			return nil, true
+		case f.Last > 1: // a former life of it voted: whether a cluster lives shows once it has a leader
+			missing = append(missing, m.Name+" (its register has no leader yet)")
 		}
 	}
 	return missing, false
@@ -228,4 +240,32 @@ func (a *agent) writeFirst(ctx context.Context, ca []byte, inc cluster.Incarnati
 		return errors.Join(fmt.Errorf("the first write is %s", res.Outcome), res.Err)
 	}
 	return nil
+}
+
+// firstLater is firstWrite for a node that founded the cluster in a former life
+// and died before it wrote the register. What it makes counts in the next life.
+func (a *agent) firstLater(ctx context.Context) {
+	if _, err := a.firstWrite(ctx, a.ca); err != nil {
+		if ctx.Err() == nil {
+			a.cancel(err)
+		}
+		return
+	}
+	if a.inst.Incarnation() != 0 {
+		a.cancel(errAgain)
+	}
+}
+
+// checkSystem refuses a data directory whose system identifier is not the
+// cluster's, as the register has it.
+func (a *agent) checkSystem(system string) {
+	if a.inst == nil || a.inst.Incarnation() == 0 {
+		return
+	}
+	have, _, err := a.inst.Identity(a.ctx)
+	if err != nil || system == "" || have == system {
+		return
+	}
+	a.cancel(fmt.Errorf("%w: %s is of another cluster (system identifier %s, this cluster's is %s): name the right directory, or move it away and this node copies the primary's",
+		ErrRefused, a.c.Postgres.Data, have, system))
 }

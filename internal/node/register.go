@@ -54,6 +54,7 @@ type register struct {
 	ask     *asker
 	tell    func(cluster.Event)
 	log     *slog.Logger
+	check   func(system string) // the first time that the register was read
 	poll    time.Duration // between looks at the set of voters and at the log's end
 	within  time.Duration // how long a read or a write may take
 
@@ -146,8 +147,12 @@ func (r *register) read(e cluster.ReadRegister) {
 			if done.OK = ok && err == nil && c.Cluster == r.cluster; done.OK {
 				done.Register = c.State
 				r.mu.Lock()
+				first := r.system == ""
 				r.system = c.System
 				r.mu.Unlock()
+				if first && r.check != nil {
+					r.check(c.System)
+				}
 			}
 		}
 		r.tell(done)

@@ -34,7 +34,8 @@ const maxBody = 4 << 20
 type founding struct {
 	Node    string `json:"node"`
 	Voter   uint64 `json:"voter"`   // 0: it has no voter's files
-	Version uint64 `json:"version"` // of the register, as it knows it
+	Last    uint64 `json:"last"`    // the last entry in the voter's log; 1 is the founding itself
+	Version uint64 `json:"version"` // of the register, as it knows it; 0: never written
 }
 
 // asker makes requests of the other agents.
@@ -162,7 +163,7 @@ func (a *agent) serve() http.Handler {
 			_ = json.NewEncoder(w).Encode(out)
 		})
 	}
-	handle(pathFounding, func(*http.Request, []byte) (any, error) { return a.founding(), nil })
+	handle(pathFounding, func(*http.Request, []byte) (any, error) { return a.founding() })
 	handle(pathRead, func(r *http.Request, _ []byte) (any, error) {
 		n := a.reg.now()
 		if n == nil {

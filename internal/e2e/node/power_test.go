@@ -1,0 +1,89 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-db/holdfast/internal/lab/place"
+)
+
+// TestPrimaryLosesPower cuts the primary's power under load: another leads within
+// about a second, nothing acknowledged is lost, and the old one comes back without
+// a person.
+func TestPrimaryLosesPower(t *testing.T) {
+	rounds := 2
+	if long() {
+		rounds = 30
+	}
+	c := newTrio(t, "local-nvme")
+	w := c.write()
+	var first, rejoin []time.Duration
+	for round := range rounds {
+		s := c.await("whole", func(s status) bool { return s.Open && len(s.S) == 2 })
+		if _, err := w.firstAfter(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		old := c.index(s.Primary)
+		began, _, err := c.hosts[old].(place.PowerCycler).Off(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := w.firstAfter(time.Now())
+		if err != nil {
+			s, _ := c.statusOf((old + 1) % 3)
+			t.Fatalf("round %d: %v: %+v", round, err, s)
+		}
+		first = append(first, a.at.Sub(began))
+		n := c.await("another leads", func(x status) bool { return x.Open && x.Primary != s.Primary })
+		if lost := w.lost(c.index(n.Primary)); len(lost) > 0 {
+			t.Fatalf("round %d: %d acknowledged writes are lost, such as %v", round, len(lost), lost[:min(5, len(lost))])
+		}
+		if err := c.hosts[old].(place.PowerCycler).On(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		on := time.Now()
+		c.start(old)
+		c.await("the old one is back in S", func(x status) bool { return slices.Contains(x.S, s.Primary) })
+		rejoin = append(rejoin, time.Since(on))
+		t.Logf("round %d: epoch %d, %s leads, first write after %v, back in S after %v", round, n.Epoch, n.Primary, first[round].Round(time.Millisecond), rejoin[round].Round(time.Millisecond))
+	}
+	w.stop()
+	slices.Sort(first)
+	slices.Sort(rejoin)
+	t.Logf("%d cuts, %d writes acknowledged, 0 lost: first write p50 %v, max %v; back in S p50 %v, max %v", rounds, len(w.acked),
+		first[len(first)/2].Round(time.Millisecond), first[len(first)-1].Round(time.Millisecond), rejoin[len(rejoin)/2].Round(time.Millisecond), rejoin[len(rejoin)-1].Round(time.Millisecond))
+}
+
+// TestSwitchover hands over under load and loses nothing.
+func TestSwitchover(t *testing.T) {
+	c := newTrio(t, "local-nvme")
+	w := c.write()
+	if _, err := w.firstAfter(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s := c.await("open", func(s status) bool { return s.Open })
+	began := time.Now()
+	out, err := c.hosts[1].Run(t.Context(), place.Cmd{Path: "holdfast", Args: []string{"switchover", "--config", c.config(1)}})
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	a, err := w.firstAfter(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := c.await("another leads", func(x status) bool { return x.Open && x.Primary != s.Primary })
+	if lost := w.lost(c.index(n.Primary)); len(lost) > 0 {
+		t.Fatalf("%d acknowledged writes are lost", len(lost))
+	}
+	w.mu.Lock()
+	gap := time.Duration(0)
+	for i := 1; i < len(w.acked); i++ {
+		if w.acked[i].at.After(began) {
+			gap = max(gap, w.acked[i].at.Sub(w.acked[i-1].at))
+		}
+	}
+	w.mu.Unlock()
+	t.Logf("switched over in %v; longest gap between acknowledgements %v", a.at.Sub(began).Round(time.Millisecond), gap.Round(time.Millisecond))
+}
