@@ -152,7 +152,7 @@ func live(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	a.peers.start(m.kinds[forMessages])
+	a.peers.start(m.lend(forMessages))
 	return a.loop(ctx, disk)
 }
 
@@ -421,9 +421,28 @@ func (a *agent) do(e cluster.Effect) {
 	case cluster.Answer:
 		a.answer(x)
 	default:
-		if a.inst == nil || !a.inst.Begin(e, a.tell) {
+		if a.inst == nil || !a.inst.Begin(e, a.patient(e)) {
 			a.log.Error("nobody carries this out", "effect", fmt.Sprintf("%T", e))
 		}
+	}
+}
+
+// patient tells of a failed rebuild only after a while: the core tries again at
+// once, and what failed may have copied a lot.
+func (a *agent) patient(e cluster.Effect) func(cluster.Event) {
+	switch e.(type) {
+	case cluster.Reclone, cluster.Rewind:
+	default:
+		return a.tell
+	}
+	return func(ev cluster.Event) {
+		if d, ok := ev.(cluster.Done); ok && !d.OK {
+			select {
+			case <-time.After(4 * a.timing.Retry):
+			case <-a.ctx.Done():
+			}
+		}
+		a.tell(ev)
 	}
 }
 

@@ -24,8 +24,9 @@ type peers struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup
 
-	mu   sync.Mutex
-	open map[net.Conn]bool
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+	listen net.Listener
 }
 
 type link struct {
@@ -54,6 +55,9 @@ func newPeers(self cluster.NodeID, addresses map[cluster.NodeID]string, conf *tl
 
 // start sends and receives from here on.
 func (p *peers) start(l net.Listener) {
+	p.mu.Lock()
+	p.listen = l
+	p.mu.Unlock()
 	for _, k := range p.links {
 		p.work.Go(func() { p.run(k) })
 	}
@@ -185,6 +189,9 @@ func (p *peers) drop(c net.Conn) {
 func (p *peers) close() {
 	p.end()
 	p.mu.Lock()
+	if p.listen != nil {
+		_ = p.listen.Close()
+	}
 	for c := range p.open {
 		_ = c.Close()
 	}

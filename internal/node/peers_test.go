@@ -50,11 +50,10 @@ func startHost(t *testing.T, name cluster.NodeID, conf *tls.Config, l net.Listen
 		default:
 		}
 	})
-	h.start(h.mux.kinds[forMessages])
+	h.start(h.mux.lend(forMessages))
 	stop := func() {
-		h.end()
-		_ = h.mux.Close()
 		h.close()
+		_ = h.mux.Close()
 	}
 	t.Cleanup(stop)
 	return h
