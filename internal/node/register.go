@@ -55,8 +55,8 @@ type register struct {
 	tell    func(cluster.Event)
 	log     *slog.Logger
 	check   func(system string) // the first time that the register was read
-	poll    time.Duration // between looks at the set of voters and at the log's end
-	within  time.Duration // how long a read or a write may take
+	poll    time.Duration       // between looks at the set of voters and at the log's end
+	within  time.Duration       // how long a read or a write may take
 
 	ctx  context.Context
 	end  context.CancelFunc

@@ -287,6 +287,8 @@ func (w logWriter) Write(b []byte) (int, error) {
 	line := strings.TrimSpace(string(b))
 	level := slog.LevelDebug
 	switch {
+	case strings.Contains(line, "failed to heartbeat to"), strings.Contains(line, "failed to appendEntries to"),
+		strings.Contains(line, "failed to contact"): // four times a second while a peer is down
 	case strings.Contains(line, "[ERROR]"), strings.Contains(line, "[WARN]"):
 		level = slog.LevelInfo // raft warns of every peer that is down
 	}
