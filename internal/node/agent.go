@@ -313,6 +313,9 @@ func (a *agent) loop(ctx context.Context, disk cluster.Disk) error {
 			}
 			return nil
 		case e := <-a.events:
+			if e = knownOnly(e); e == nil {
+				continue
+			}
 			if a.hurried(e) {
 				s = a.step(s, a.tick())
 			}
@@ -322,6 +325,24 @@ func (a *agent) loop(ctx context.Context, disk cluster.Disk) error {
 			a.o.Notify("WATCHDOG=1")
 		}
 	}
+}
+
+// knownOnly keeps a look from the core that could not read the directory's WAL:
+// what is not known must not be taken for a directory that holds nothing.
+func knownOnly(e cluster.Event) cluster.Event {
+	unknown := func(p cluster.Postgres) bool { return p.Exists && len(p.History) == 0 && !p.NeedsClone }
+	switch x := e.(type) {
+	case cluster.PostgresSeen:
+		if unknown(x.Postgres) {
+			return nil
+		}
+	case cluster.Done:
+		if x.Postgres != nil && unknown(*x.Postgres) {
+			x.Postgres = nil
+			return x
+		}
+	}
+	return e
 }
 
 // hurried says whether the core should know the time more exactly than by the

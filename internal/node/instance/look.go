@@ -88,7 +88,19 @@ func (i *Instance) lookRunning(ctx context.Context, w *watcher, s *server, v clu
 		return last
 	}
 	// Nothing is known of this run yet: it is what the directory says.
-	return i.disk.stopped(v)
+	return i.lastKnown(i.disk.stopped(v))
+}
+
+// lastKnown fills in what was last seen of the WAL of the same directory: a server
+// that does not answer yet holds no less than it did.
+func (i *Instance) lastKnown(v cluster.Postgres) cluster.Postgres {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if last := i.seen; len(v.History) == 0 && last.Exists && last.Incarnation == v.Incarnation {
+		v.History, v.End, v.Replayed, v.Replayable, v.ControlTimeline = last.History, last.End, last.Replayed, last.Replayable, last.ControlTimeline
+		v.NeedsClone = v.NeedsClone || last.NeedsClone
+	}
+	return v
 }
 
 const lookSQL = `SELECT NOT pg_is_in_recovery(),

@@ -132,6 +132,15 @@ func (i *Instance) probeLoop(ctx context.Context, tell func(cluster.Event)) {
 	}
 }
 
+// probeDir is where a probe writes while no server runs: beside the data, or where
+// the agent keeps its own until there are any.
+func (i *Instance) probeDir() string {
+	if exists(i.cfg.DataDir) {
+		return i.cfg.DataDir
+	}
+	return i.cfg.StateDir
+}
+
 // probe is a write on a fresh connection that waits for no standby; where writes
 // are not taken, a session, and a file that is flushed on the data's disk.
 func (i *Instance) probe(ctx context.Context) bool {
@@ -139,7 +148,7 @@ func (i *Instance) probe(ctx context.Context) bool {
 	defer cancel()
 	s := i.current()
 	if s == nil {
-		return i.flush.within(ctx, i.cfg.DataDir)
+		return i.flush.within(ctx, i.probeDir())
 	}
 	wrote := false
 	err := i.session(ctx, func(c *pgx.Conn) error {
