@@ -67,6 +67,7 @@ func newRoot(env Env) *cobra.Command {
 		newMeasureCmd(env), newLabRoundTripCmd(env),
 		newDiagnoseCmd(env),
 		newLabDriverCmd(env),
+		newWALRestoreCmd(env),
 		newNodeCmd(env), newClusterCmd(env), newStatusCmd(env),
 	)
 	root.AddCommand(orderCmds(env)...)

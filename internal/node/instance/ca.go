@@ -173,7 +173,7 @@ func (i *Instance) Issue(node cluster.NodeID) (Credential, error) {
 // writeServerFiles puts what our starts serve TLS with on tmpfs: made anew in
 // each life, so that there is no key on disk to be copied with a directory.
 func (i *Instance) writeServerFiles() error {
-	cert, key, err := i.ca.issue("holdfast-"+i.cfg.Cluster+"-"+string(i.cfg.Self), i.cfg.Address, true, time.Now())
+	cert, key, err := i.ca.issue("holdfast-server-"+i.cfg.Cluster+"-"+string(i.cfg.Self), i.cfg.Address, true, time.Now())
 	if err != nil {
 		return err
 	}

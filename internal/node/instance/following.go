@@ -1,27 +1,48 @@
 package instance
 
-import "github.com/holdfast-db/holdfast/internal/cluster"
+import (
+	"context"
+
+	"github.com/holdfast-db/holdfast/internal/cluster"
+)
 
 // following makes the task of an effect about following: recruits, promotion,
 // rewind, reclone.
 func (i *Instance) following(e cluster.Effect) task {
 	switch x := e.(type) {
 	case cluster.UnlinkCredential:
-		return task{id: x.ID, rest: notBuilt}
+		i.fence.raise(i.ctx)
+		return task{id: x.ID, files: i.unlinkCredential}
 	case cluster.StopReceivers:
-		return task{id: x.ID, rest: notBuilt}
+		i.fence.raise(i.ctx)
+		return task{id: x.ID, files: func(context.Context) error { return i.noUpstream() }, rest: i.stopReceivers}
 	case cluster.InspectWAL:
-		return task{id: x.ID, rest: notBuilt}
+		return task{id: x.ID, rest: i.inspectWAL}
 	case cluster.Promote:
-		return task{id: x.ID, long: true, rest: notBuilt}
+		return i.promote(x)
 	case cluster.Follow:
-		return task{id: x.ID, long: true, rest: notBuilt}
+		return i.follow(x)
 	case cluster.Rewind:
-		return task{id: x.ID, long: true, rest: notBuilt}
+		return i.rewind(x)
 	case cluster.Reclone:
-		return task{id: x.ID, long: true, rest: notBuilt}
+		return i.reclone(x)
 	case cluster.FetchWAL:
-		return task{id: x.ID, long: true, rest: notBuilt}
+		return i.fetchWAL(x)
 	}
 	return task{}
+}
+
+// inspectWAL answers with what the directory holds, all of it on disk.
+func (i *Instance) inspectWAL(ctx context.Context) cluster.Done {
+	look := i.look(ctx)
+	if !look.Exists || look.Running && look.Primary {
+		return cluster.Done{OK: true, Postgres: &look}
+	}
+	rep, err := i.ownWAL(ctx)
+	if err != nil {
+		return cluster.Done{Postgres: &look, Why: err.Error()}
+	}
+	describe(&look, rep)
+	look.Replayed = min(look.Replayed, rep.End)
+	return cluster.Done{OK: true, Postgres: &look}
 }

@@ -71,6 +71,9 @@ type Instance struct {
 	kick         chan struct{} // something changed: look at once
 	disk         onDisk
 	flush        diskProbe
+	fence        fence // a recruit's cut
+	held         holdings
+	upstream     upstreamState
 
 	procMu sync.Mutex // a start and a stop do not overlap
 	srv    *server    // the last that was started or found

@@ -1,0 +1,237 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-db/holdfast/internal/cluster"
+	"github.com/holdfast-db/holdfast/internal/node/instance/wal"
+)
+
+// replayPatience is how long replay may stand still before a promotion gives up.
+const replayPatience = 30 * time.Second
+
+// promote makes a standby the primary of timeline x.Timeline, which forks at
+// x.Fork exactly, or does nothing.
+func (i *Instance) promote(x cluster.Promote) task {
+	return task{id: x.ID, long: true,
+		files: func(ctx context.Context) error {
+			if err := i.noUpstream(); err != nil {
+				return err
+			}
+			i.shutDoor()
+			return nil
+		},
+		rest: func(ctx context.Context) cluster.Done {
+			return i.doneWithLook(ctx, i.promoteTo(ctx, x.Timeline, x.Fork))
+		}}
+}
+
+// noUpstream clears what a walreceiver and a restore would go by.
+func (i *Instance) noUpstream() error {
+	return i.editPermit(func(p *permit) { p.PrimaryConninfo, p.PrimarySlot, p.RestoreCommand = "", "", "" })
+}
+
+// prepareStandby makes the files right for a start as a standby.
+func (i *Instance) prepareStandby(ctx context.Context) error {
+	if err := i.prepare(ctx); err != nil {
+		return err
+	}
+	return i.signalStandby()
+}
+
+func (i *Instance) signalStandby() error {
+	if err := remove(filepath.Join(i.cfg.DataDir, "recovery.signal")); err != nil {
+		return err
+	}
+	if path := filepath.Join(i.cfg.DataDir, "standby.signal"); !exists(path) {
+		return i.writeDurable(path, nil, 0o600)
+	}
+	return nil
+}
+
+func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork cluster.LSN) error {
+	if i.current() == nil {
+		if err := i.startStandby(ctx, func(own cluster.Timeline) error {
+			_, err := i.tidyHistories(own, false)
+			return err
+		}); err != nil {
+			return err
+		}
+	} else if err := i.shutOut(ctx); err != nil {
+		return err
+	}
+	ctl, err := wal.ReadControl(i.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	if ctl.State == wal.InProduction {
+		return errors.New("it is a primary")
+	}
+	rep, err := i.replayTo(ctx, fork)
+	if err != nil {
+		return err
+	}
+	own := rep.History[len(rep.History)-1].Timeline
+	if own >= t {
+		return fmt.Errorf("it is on timeline %d, and cannot begin %d", own, t)
+	}
+	if err := i.reserve(rep.History, t, fork); err != nil {
+		return err
+	}
+	if err := i.trigger(ctx); err != nil {
+		return err
+	}
+	return i.begun(rep.History, t, fork)
+}
+
+// replayTo waits until all up to fork is replayed, and refuses where WAL ends
+// elsewhere or cannot be replayed.
+func (i *Instance) replayTo(ctx context.Context, fork cluster.LSN) (wal.Report, error) {
+	c, err := i.connect(ctx)
+	if err != nil {
+		// It may be that no connection is to be had. Postgres replays all that it has
+		// before it ends recovery, so what is read in its files decides alone.
+		i.log.Warn("promote without a session", "error", err)
+		rep, err := i.holds(ctx, serverWAL{running: true}, confirmed)
+		if err != nil {
+			return rep, err
+		}
+		return rep, endsAt(rep, fork)
+	}
+	defer closeConn(c)
+	s, _, err := i.askStandby(ctx, c)
+	if err != nil {
+		return wal.Report{}, err
+	}
+	rep, err := i.holds(ctx, s, confirmed)
+	if err != nil {
+		return rep, err
+	}
+	if err := endsAt(rep, fork); err != nil {
+		return rep, err
+	}
+	last, since := s.replayed, time.Now()
+	for s.replayed < fork {
+		// A standby without upstream looks for more WAL now and then; this wakes it.
+		i.hup()
+		if _, err := c.Exec(ctx, "SELECT pg_wal_replay_resume() WHERE pg_is_wal_replay_paused()"); err != nil {
+			return rep, fmt.Errorf("let replay go on: %w", err)
+		}
+		if err := sleep(ctx, 2*time.Millisecond); err != nil {
+			return rep, err
+		}
+		if s, _, err = i.askStandby(ctx, c); err != nil {
+			return rep, err
+		}
+		if s.replayed > last {
+			last, since = s.replayed, time.Now()
+		}
+		if time.Since(since) > replayPatience {
+			return rep, fmt.Errorf("replay stands still at %s, short of %s; the server's log says why", wal.Text(s.replayed), wal.Text(fork))
+		}
+	}
+	if s.replayed > fork {
+		return rep, fmt.Errorf("it has replayed up to %s, beyond %s", wal.Text(s.replayed), wal.Text(fork))
+	}
+	return rep, nil
+}
+
+func endsAt(rep wal.Report, fork cluster.LSN) error {
+	switch {
+	case rep.Replayable < rep.End:
+		return fmt.Errorf("its WAL cannot be replayed beyond %s: %s", wal.Text(rep.Replayable), rep.Why)
+	case rep.End != fork:
+		return fmt.Errorf("its WAL ends at %s, not at %s", wal.Text(rep.End), wal.Text(fork))
+	}
+	return nil
+}
+
+// trigger tells the server to end recovery, as pg_ctl does, and waits until it has.
+func (i *Instance) trigger(ctx context.Context) error {
+	s := i.current()
+	if s == nil {
+		return errDown
+	}
+	if err := i.replace(filepath.Join(i.cfg.DataDir, "promote"), nil, 0o600, false); err != nil {
+		return err
+	}
+	if err := signal(s.process, syscall.SIGUSR1); err != nil {
+		return fmt.Errorf("promote: %w", err)
+	}
+	for {
+		select {
+		case <-s.dead:
+			return fmt.Errorf("it ended while it was promoted: %s", i.complaint(s))
+		default:
+		}
+		ctl, err := wal.ReadControl(i.cfg.DataDir)
+		if err == nil && ctl.State == wal.InProduction {
+			return i.inProduction(ctx)
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// inProduction waits for the moment between pg_control and the sessions' view.
+func (i *Instance) inProduction(ctx context.Context) error {
+	c, err := i.connect(ctx)
+	if err != nil {
+		i.log.Warn("promoted, and not asked", "error", err)
+		return nil
+	}
+	defer closeConn(c)
+	for {
+		s, _, err := i.askStandby(ctx, c)
+		if err != nil || !s.recovering {
+			return err
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// begun checks that the new timeline is the one that was asked for.
+func (i *Instance) begun(was []cluster.Branch, t cluster.Timeline, fork cluster.LSN) error {
+	b, err := os.ReadFile(filepath.Join(i.cfg.DataDir, "pg_wal", wal.HistoryName(t)))
+	if err != nil {
+		return fmt.Errorf("promoted, but not to timeline %d: %w", t, err)
+	}
+	h, _, err := wal.ParseHistory(t, b)
+	if err != nil {
+		return err
+	}
+	if want := append(slices.Clone(was), cluster.Branch{Timeline: t, Fork: fork}); !slices.Equal(h, want) {
+		return fmt.Errorf("promoted to timelines %s; want %s", timelines(h), timelines(want))
+	}
+	return nil
+}
+
+// shutOut ends the sessions of clients on a standby: none of them may find
+// itself on a primary.
+func (i *Instance) shutOut(ctx context.Context) error {
+	i.hup()
+	return poll(ctx, time.Millisecond, func() bool {
+		s := i.current()
+		if s == nil {
+			return true
+		}
+		left := 0
+		for _, p := range childrenOf(i.cfg.DataDir, s.pid) {
+			if p.client() {
+				left++
+				_ = signal(p, syscall.SIGTERM)
+			}
+		}
+		return left == 0
+	})
+}
