@@ -80,7 +80,7 @@ func mayRestore(chain []cluster.Branch, name string, size uint64) error {
 	return fmt.Errorf("timeline %d is not in the register's history", s.Timeline)
 }
 
-// ErrNotRestored: the file is not to be had, or must not be. Postgres goes on without it.
+// ErrNotRestored says that the file is not to be had, or must not be. Postgres goes on without it.
 var ErrNotRestored = errors.New("not restored")
 
 // Restore puts the WAL file called name to target, if the register's history has
