@@ -119,6 +119,7 @@ var mayLook = map[string]string{
 	"internal/testbin":               "serves tests only",
 	"internal/e2e/register/member":   "is the program that the register's drills run",
 	"docs/examples/queue":            "is a program of its own, to be read",
+	"docs/examples/commit":           "is a program of its own, to be read",
 	"internal/lab/place/placetest":   "serves tests only",
 	"internal/disk/fuse":             "hands its environment on to fusermount3",
 	"internal/pgbench/pgtest":        "serves tests only",

@@ -56,8 +56,12 @@ func Start(t testing.TB, settings ...string) *Server {
 	}
 	args := []string{"-D", data, "-c", "listen_addresses=", "-c", "unix_socket_directories=" + dir, "-c", "shared_buffers=32MB",
 		"-c", "dynamic_shared_memory_type=mmap"} // in data, not in /dev/shm, where a killed server leaves it
+	port := "5432"
 	for _, set := range settings {
 		args = append(args, "-c", set)
+		if p, ok := strings.CutPrefix(set, "port="); ok {
+			port = p
+		}
 	}
 	s.cmd = s.Command(context.Background(), "postgres", args...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
@@ -67,7 +71,7 @@ func Start(t testing.TB, settings ...string) *Server {
 	go func() { _ = s.cmd.Wait(); close(s.done) }()
 	t.Cleanup(s.Kill)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		if s.Command(t.Context(), "pg_isready", "-q", "-h", dir, "-U", s.User).Run() == nil {
+		if s.Command(t.Context(), "pg_isready", "-q", "-h", dir, "-p", port, "-U", s.User).Run() == nil {
 			return s
 		}
 		select {
