@@ -41,7 +41,8 @@ type assessor struct {
 	tps      float64 // of clients, without our own; 0 when unknown
 	seen     map[string]*look
 	active   look // in a statement
-	inTx     look // idle in transaction
+	inTx     look // idle in transaction, for less than ten seconds
+	open     look // idle in transaction, for however long
 	working  look // in a statement, in a transaction, or idle for less than ten seconds
 	sessions look
 	brief    look           // idle for less than ten ms
@@ -95,7 +96,7 @@ func (a *assessor) window() {
 func (a *assessor) tally() {
 	n := len(a.e.Samples)
 	newLook := func() look { return look{each: make([]int, n)} }
-	a.active, a.inTx, a.working, a.sessions, a.brief = newLook(), newLook(), newLook(), newLook(), newLook()
+	a.active, a.inTx, a.open, a.working, a.sessions, a.brief = newLook(), newLook(), newLook(), newLook(), newLook(), newLook()
 	a.seen, a.all, a.events, a.check = map[string]*look{}, map[string]int{}, map[[2]string]int{}, make([]bool, n)
 	for _, name := range PartNames() {
 		l := newLook()
@@ -132,7 +133,10 @@ func (a *assessor) count(i int, g Group) {
 		a.seen[partOf(g.Type, g.Event)].add(i, g.N)
 		a.events[[2]string{g.Type, g.Event}] += g.N
 	case inTransaction(g.State):
-		a.inTx.add(i, g.N)
+		a.open.add(i, g.N)
+		if g.Idle != IdleLong { // one that was forgotten is no part of the others' transactions
+			a.inTx.add(i, g.N)
+		}
 	case g.State == "idle" && g.Idle != IdleLong:
 		a.working.add(i, g.N)
 		if g.Idle == IdleBrief {
@@ -146,7 +150,7 @@ func (a *assessor) rates() {
 	r := &a.d.Rates
 	if len(a.e.Samples) > 0 && !a.e.Partial {
 		r.Sessions, r.Active = ptr(round(a.sessions.mean(), 2)), ptr(round(a.active.mean(), 3))
-		r.IdleInTransaction, r.Working = ptr(round(a.inTx.mean(), 3)), ptr(round(a.working.mean()+a.inTx.mean(), 2))
+		r.IdleInTransaction, r.Working = ptr(round(a.open.mean(), 3)), ptr(round(a.working.mean()+a.inTx.mean(), 2))
 	}
 	r.RoundTripMs = roundPtr(a.e.PingMs, 4)
 	if a.span > 0 {
@@ -378,13 +382,10 @@ func (a *assessor) cost() {
 		took = append(took, ms(s.Took))
 	}
 	c.QueryMs = round(stats.Median(took), 3)
-	spent := a.e.OwnQuery
-	c.Source = "duration of queries"
+	spent := time.Duration(c.Samples) * quick(a.e.Samples, a.e.PingMs)
+	c.Source = "estimated from the quicker samples"
 	if a.e.OwnCPU > 0 {
-		spent, c.Source = a.e.OwnCPU, "processor time"
-	}
-	if spent == 0 { // lost before its end
-		spent = time.Duration(stats.Mean(took) * float64(c.Samples) * float64(time.Millisecond))
+		spent, c.Source = a.e.OwnCPU, "processor time of its session and of this program"
 	}
 	c.CorePercent = round(100*spent.Seconds()/max(span.Seconds(), 0.001), 2)
 }

@@ -24,8 +24,9 @@ type identity struct {
 	major     int
 	version   string
 	recovery  bool
-	started   time.Time // of the postmaster
-	system    string    // system identifier; "" where it may not be read
+	started   time.Time  // of the postmaster
+	worker    *time.Time // of its checkpointer, which a crash restarts; nil where it may not be seen
+	system    string     // system identifier; "" where it may not be read
 	timeline  string
 	addr      string // the server's own, "" on a socket
 	user, db  string
@@ -36,27 +37,29 @@ type identity struct {
 const identityQuery = `SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('server_version'),
  pg_is_in_recovery(), pg_postmaster_start_time(), coalesce(host(inet_server_addr()), ''), current_user::text, current_database()::text,
  pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
- CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') ELSE '' END`
+ CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') ELSE '' END,
+ (SELECT min(backend_start) FROM pg_catalog.pg_stat_get_activity(NULL) WHERE backend_type = 'checkpointer')`
 
 const systemQuery = `SELECT s.system_identifier::text, c.timeline_id::text FROM pg_control_system() s, pg_control_checkpoint() c`
 
 // session is our one connection. Every statement is a transaction of its own:
 // inside one, the statistics would stand still.
 type session struct {
-	conn  *pgx.Conn
-	id    identity
-	xacts int // statements sent, each a transaction
-	spent time.Duration
+	conn     *pgx.Conn
+	id       identity
+	deadline time.Duration // of one statement
+	xacts    int           // statements sent, each a transaction
+	spent    time.Duration
 }
 
 // open connects, finds out to whom, and makes the session harmless where that
 // is possible: through a pooler, settings would stay with the server's session.
-func open(ctx context.Context, cfg *pgx.ConnConfig) (*session, error) {
+func open(ctx context.Context, cfg *pgx.ConnConfig, deadline time.Duration) (*session, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg.Copy())
 	if err != nil {
 		return nil, err
 	}
-	s := &session{conn: conn}
+	s := &session{conn: conn, deadline: deadline}
 	if err := s.identify(ctx); err != nil {
 		s.close()
 		return nil, err
@@ -77,12 +80,12 @@ func open(ctx context.Context, cfg *pgx.ConnConfig) (*session, error) {
 }
 
 func (s *session) identify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
+	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
 	var num int
 	i := &s.id
 	begin := time.Now()
-	err := s.conn.QueryRow(ctx, identityQuery).Scan(&i.pid, &num, &i.version, &i.recovery, &i.started, &i.addr, &i.user, &i.db, &i.allStats, &i.directory)
+	err := s.conn.QueryRow(ctx, identityQuery).Scan(&i.pid, &num, &i.version, &i.recovery, &i.started, &i.addr, &i.user, &i.db, &i.allStats, &i.directory, &i.worker)
 	if err != nil {
 		return err
 	}
@@ -108,7 +111,7 @@ func (s *session) count(begin time.Time) {
 }
 
 func (s *session) exec(ctx context.Context, sql string) error {
-	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
+	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
 	defer s.count(time.Now())
 	_, err := s.conn.Exec(ctx, sql)
@@ -166,24 +169,30 @@ func explain(cfg *pgx.ConnConfig, err error) (what, say string) {
 func explainRefusal(cfg *pgx.ConnConfig, pe *pgconn.PgError) (what, say string) {
 	said := fmt.Sprintf("the server says %q", redact(pe.Message, ""))
 	switch {
-	case pe.Code == "28P01" || pe.Code == "28000" && cfg.Password == "":
+	case cfg.Database == "pgbouncer" && (pe.Code == "08P01" || strings.HasPrefix(pe.Code, "0A")):
+		return "not postgres", "that is pgbouncer's own console: name a database behind it"
+	case pe.Code == "28000" && strings.Contains(pe.Message, "pg_hba.conf"):
+		return "refuses", said + ": pg_hba.conf has no rule that lets this user in from here"
+	case pe.Code == "28000" && strings.Contains(pe.Message, "not permitted to log in"):
+		return "refuses", said + ": ALTER ROLE … LOGIN, or name another user"
+	case pe.Code == "28000" && strings.Contains(pe.Message, "does not exist"):
+		return "refuses", said + ": name a role that exists (user=…)"
+	case pe.Code == "28P01" || pe.Code == "28000":
 		hint := "is the password right (PGPASSWORD, ~/.pgpass or the DSN)?"
 		if cfg.Password == "" {
 			hint = "give a password by PGPASSWORD or ~/.pgpass, or look at pg_hba.conf"
 		}
 		return "refuses", said + ": " + hint
-	case pe.Code == "28000":
-		return "refuses", said + ": pg_hba.conf has no rule that lets this user in from here"
 	case pe.Code == "53300":
 		return "refuses", said + ": all connections are taken; a role with pg_use_reserved_connections (16) or a superuser has some kept for it"
 	case pe.Code == "57P03":
 		return "starting", said + ": it is starting, stopping or recovering; try again shortly"
 	case pe.Code == "3D000":
 		return "refuses", said + ": name a database that exists, for instance postgres"
+	case strings.Contains(pe.Message, "server login") || strings.Contains(pe.Message, "cannot connect to server") || strings.Contains(pe.Message, "query_wait_timeout"):
+		return "unreachable", said + ": the pooler is there, but the server behind it is not"
 	case pe.Code == "08P01" && strings.Contains(pe.Message, "unsupported startup parameter"):
 		return "refuses", said + ": a pooler stands in between and does not pass it on; leave it out of the DSN"
-	case strings.HasPrefix(pe.Code, "0A") && cfg.Database == "pgbouncer":
-		return "not postgres", "that is pgbouncer's own console: name a database behind it"
 	}
 	return "refuses", said + " (SQLSTATE " + pe.Code + ")"
 }

@@ -42,7 +42,7 @@ type Group struct {
 	N       int
 }
 
-// Idle is for how long an idle session has been that.
+// Idle is for how long a session has been idle, or idle in transaction.
 type Idle int
 
 // The classes of Idle that matter.

@@ -57,9 +57,9 @@ func (a *assessor) slots() {
 			continue
 		}
 		h := hazard{cause: CauseSlot, level: Warning, name: "slot holding WAL", grows: grows, severe: held > limit || active == 0}
-		h.text = fmt.Sprintf("The replication slot %q holds %s of WAL back and %s", r.Text("slot_name"), bytes(held), who)
+		h.text = fmt.Sprintf("The replication slot %q holds %s of WAL back and %s", r.Text("slot_name"), size(held), who)
 		if grows && a.fullSpan() > 0 {
-			h.text += fmt.Sprintf("; it grows by %s a second", bytes(grown/a.fullSpan()))
+			h.text += fmt.Sprintf("; it grows by %s a second", size(grown/a.fullSpan()))
 		}
 		if active == 0 {
 			h.level = Danger
@@ -155,13 +155,14 @@ func mustNum(r Row, name string) float64 {
 	return v
 }
 
-func bytes(v float64) string {
+// size is a number of bytes in words.
+func size(v float64) string {
 	for _, u := range []struct {
 		name string
-		size float64
+		of   float64
 	}{{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}} {
-		if v >= u.size {
-			return fmt.Sprintf("%.3g %s", v/u.size, u.name)
+		if v >= u.of {
+			return fmt.Sprintf("%.3g %s", v/u.of, u.name)
 		}
 	}
 	return fmt.Sprintf("%.0f B", v)

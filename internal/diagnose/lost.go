@@ -20,8 +20,8 @@ func (c *collector) recover(ctx context.Context, cause error) bool {
 	c.s.close()
 	var last error
 	for {
-		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
-		s, err := open(attempt, c.cfg)
+		attempt, cancel := context.WithTimeout(ctx, min(2*time.Second, c.opts.deadline))
+		s, err := open(attempt, c.cfg, c.opts.deadline)
 		cancel()
 		if err == nil {
 			lost.Alive = true
@@ -60,6 +60,9 @@ func (c *collector) resume(ctx context.Context, s *session, before identity, los
 	case !now.started.Equal(before.started):
 		lost.What = "restarted"
 		lost.Text = fmt.Sprintf("the server restarted (%s) and answered again after %.1f s; its counters may have begun anew", lastWords(cause), back)
+	case now.worker != nil && before.worker != nil && !now.worker.Equal(*before.worker):
+		lost.What = "restarted"
+		lost.Text = fmt.Sprintf("one of the server's processes crashed, and it recovered and answered again after %.1f s; its counters begin anew: look into its log", back)
 	default:
 		return c.carryOn(ctx, lost, cause, back)
 	}
@@ -72,7 +75,7 @@ func (c *collector) carryOn(ctx context.Context, lost *Interrupted, cause error,
 	lost.Text = fmt.Sprintf("the connection was lost (%s) and made again after %.1f s; the server itself went on", lastWords(cause), back)
 	if isTimeout(cause) {
 		lost.What = "hangs"
-		lost.Text = fmt.Sprintf("the server did not answer for %.1f s and then went on", back+queryDeadline.Seconds())
+		lost.Text = fmt.Sprintf("the server did not answer for %.1f s and then went on", back+c.opts.deadline.Seconds())
 	}
 	if c.m != nil && !c.s.id.pooler {
 		// Another backend: its processor time counts from its own beginning.
@@ -102,9 +105,13 @@ func (c *collector) gone(last error, hung bool, cause error) (what, text string)
 	switch reason {
 	case "hangs":
 		if hung {
-			return "hangs", fmt.Sprintf("the server does not answer and takes no new connection either (for %.0f s): it hangs, or the network to it is cut", after+queryDeadline.Seconds())
+			return "hangs", fmt.Sprintf("the server does not answer and takes no new connection either (for %.0f s): it hangs, or the network to it is cut", after+c.opts.deadline.Seconds())
 		}
 		return "hangs", fmt.Sprintf("the connection broke (%s), and for %.0f s no new one was answered: the machine hangs, or the network to it is cut", lastWords(cause), after)
+	case "unreachable":
+		if hung && c.s.id.pooler {
+			return "hangs", "nothing comes through the pooler any more: " + say
+		}
 	case "starting":
 		return "restarted", fmt.Sprintf("the server went down (%s) and is not back after %.0f s: %s", lastWords(cause), after, say)
 	case "refuses", "not postgres":
@@ -120,7 +127,7 @@ func lastWords(err error) string {
 	case errors.As(err, &pe):
 		return redact(pe.Message, "")
 	case isTimeout(err):
-		return fmt.Sprintf("no answer within %v", queryDeadline)
+		return "no answer in time"
 	}
 	return "it closed the connection without a word"
 }

@@ -103,7 +103,7 @@ func (s *session) catalog(ctx context.Context) (catalog, error) {
 // statementColumns asks for the columns without a row; none where the library
 // is not loaded or may not be read.
 func (s *session) statementColumns(ctx context.Context, schema string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
+	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
 	defer s.count(time.Now())
 	rows, err := s.conn.Query(ctx, "SELECT * FROM "+schema+".pg_stat_statements(false) LIMIT 0")
@@ -132,7 +132,7 @@ func ignoreRefusal(err error) error {
 }
 
 func (s *session) strings(ctx context.Context, sql string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
+	ctx, cancel := context.WithTimeout(ctx, s.deadline)
 	defer cancel()
 	defer s.count(time.Now())
 	rows, err := s.conn.Query(ctx, sql)

@@ -58,9 +58,8 @@ type Cost struct {
 	AskedMs    float64 `json:"asked_ms"`    // the interval that was asked for
 	Sessions   float64 `json:"sessions"`    // client sessions seen, on average
 	QueryMs    float64 `json:"query_ms"`    // one sample, seen from here, at the median
-	// Percent of one core, and where the figure comes from: "processor time" of
-	// our backend and of this program, or "duration of queries", an upper bound
-	// for the server's part.
+	// Percent of one core, and where the figure comes from: processor time where
+	// the server is on this machine, else what the quicker samples took.
 	CorePercent float64 `json:"core_percent"`
 	Source      string  `json:"source"`
 }

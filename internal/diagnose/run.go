@@ -18,6 +18,10 @@ type Options struct {
 	Seed     uint64              // of the pauses, which vary so that they cannot run in step with the load
 	Getenv   func(string) string // for what pgx does not look up itself
 	Progress func(done, total time.Duration, samples int)
+
+	// Others in tests only:
+	share    float64       // of one core that sampling may cost
+	deadline time.Duration // of one statement
 }
 
 // costShare is what sampling may cost of one core.
@@ -49,6 +53,12 @@ func Collect(ctx context.Context, opts Options) (Evidence, error) {
 	if opts.Interval <= 0 {
 		opts.Interval = 50 * time.Millisecond
 	}
+	if opts.share == 0 {
+		opts.share = costShare
+	}
+	if opts.deadline == 0 {
+		opts.deadline = queryDeadline
+	}
 	if opts.Getenv == nil {
 		opts.Getenv = func(string) string { return "" }
 	}
@@ -56,7 +66,7 @@ func Collect(ctx context.Context, opts Options) (Evidence, error) {
 	if err != nil {
 		return Evidence{}, err
 	}
-	s, err := open(ctx, cfg)
+	s, err := open(ctx, cfg, opts.deadline)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return Evidence{}, ctx.Err()
@@ -90,6 +100,7 @@ type collector struct {
 	cpuKnown  bool
 	upfront   time.Duration // what the reading at the beginning cost
 	nextTick  time.Duration
+	names     map[string]string
 }
 
 func (c *collector) collect(ctx context.Context) error {
@@ -162,7 +173,7 @@ func (c *collector) prepare(ctx context.Context) error {
 }
 
 func (c *collector) prepareStatements(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
+	ctx, cancel := context.WithTimeout(ctx, c.opts.deadline)
 	defer cancel()
 	for name, sql := range map[string]string{"hf_sample": sampleQuery, "hf_tick": tickQuery} {
 		if _, err := c.s.conn.Prepare(ctx, name, sql); err != nil {
@@ -195,7 +206,7 @@ func (c *collector) clock(ctx context.Context) (*float64, error) {
  c AS MATERIALIZED (SELECT clock_timestamp() AS t FROM b WHERE n > 0), d AS MATERIALIZED (SELECT count(now()) AS n FROM generate_series(1, 10000), c WHERE c.t IS NOT NULL),
  e AS MATERIALIZED (SELECT clock_timestamp() AS t FROM d WHERE n > 0)
  SELECT extract(epoch FROM (c.t - a.t) - (e.t - c.t))::float8 * 1e9 / 10000 FROM a, c, e`
-	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
+	ctx, cancel := context.WithTimeout(ctx, c.opts.deadline)
 	defer cancel()
 	defer c.s.count(time.Now())
 	var ns float64

@@ -2,21 +2,29 @@ package diagnose
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-db/holdfast/internal/stats"
 )
 
 // sampleQuery counts sessions that do the same, without our own. The function
 // below pg_stat_activity spares two joins.
 const sampleQuery = `SELECT coalesce(backend_type, ''), coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''),
- CASE WHEN state IS DISTINCT FROM 'idle' OR state_change < now() - interval '10 s' THEN 0 WHEN state_change < now() - interval '10 ms' THEN 1 ELSE 2 END,
+ CASE WHEN coalesce(state, '') NOT LIKE 'idle%' OR state_change < now() - interval '10 s' THEN 0 WHEN state_change < now() - interval '10 ms' THEN 1 ELSE 2 END,
  count(*)::int4
 FROM pg_catalog.pg_stat_get_activity(NULL) WHERE pid <> pg_backend_pid() GROUP BY 1, 2, 3, 4, 5`
 
 const tickQuery = `SELECT sum(xact_commit + xact_rollback)::float8, sum(blks_read)::float8, sum(blks_hit)::float8, sum(blk_read_time)::float8,
  CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8 END
 FROM pg_catalog.pg_stat_database`
+
+// errPromoted ends the evidence: what comes is another role's.
+var errPromoted = errors.New("the standby was promoted")
 
 // tickEvery is how often the cheap counters are read.
 const tickEvery = time.Second
@@ -36,6 +44,11 @@ func (c *collector) loop(ctx context.Context) error {
 			c.finish(context.WithoutCancel(ctx), cpu, queries)
 			return ctx.Err()
 		}
+		if errors.Is(err, errPromoted) {
+			c.ev.Lost = &Interrupted{What: "failed over", AtS: c.at().Seconds(), Alive: true,
+				Text: "this standby was promoted and is the primary now; sessions stayed connected"}
+			break
+		}
 		if !c.recover(ctx, err) {
 			return err
 		}
@@ -50,7 +63,7 @@ func (c *collector) finish(ctx context.Context, cpu, queries time.Duration) {
 	if c.m != nil {
 		c.ev.Host.End = c.m.counters(c.at())
 	}
-	if err := c.tick(ctx); err != nil {
+	if err := c.tick(ctx); err != nil && !errors.Is(err, errPromoted) {
 		return
 	}
 	// Twice what was spent before the loop comes to what both ends cost.
@@ -111,17 +124,17 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 func (c *collector) sample(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
-	defer cancel()
 	begin := time.Now()
-	rows, err := c.s.conn.Query(ctx, c.sampleSQL)
-	if err != nil {
-		return err
-	}
 	s := Sample{}
-	var g Group
-	_, err = pgx.ForEachRow(rows, []any{&g.Backend, &g.State, &g.Type, &g.Event, &g.Idle, &g.N}, func() error {
-		s.Groups = append(s.Groups, g)
+	err := c.s.each(ctx, c.sampleSQL, func(v [][]byte) error {
+		idle, err1 := strconv.Atoi(string(v[4]))
+		n, err2 := strconv.Atoi(string(v[5]))
+		if err1 != nil || err2 != nil {
+			return fmt.Errorf("read a sample: %q", v)
+		}
+		s.Groups = append(s.Groups, Group{
+			Backend: c.intern(v[0]), State: c.intern(v[1]), Type: c.intern(v[2]), Event: c.intern(v[3]), Idle: Idle(idle), N: n,
+		})
 		return nil
 	})
 	if err != nil {
@@ -134,8 +147,57 @@ func (c *collector) sample(ctx context.Context) error {
 	return nil
 }
 
+// intern keeps one copy of each name: samples are many, names are few.
+func (c *collector) intern(b []byte) string {
+	if s, ok := c.names[string(b)]; ok {
+		return s
+	}
+	if c.names == nil {
+		c.names = map[string]string{}
+	}
+	s := string(b)
+	c.names[s] = s
+	return s
+}
+
+// each runs a prepared statement, or any through a pooler, for the values of
+// its rows as text. It is called every few ms: a deadline of the connection
+// costs a tenth of what a context with a watcher of its own does.
+func (s *session) each(ctx context.Context, sql string, row func([][]byte) error) error {
+	pg := s.conn.PgConn()
+	if err := pg.Conn().SetDeadline(time.Now().Add(s.deadline)); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = pg.Conn().SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var r *pgconn.ResultReader
+	if s.id.pooler {
+		m := pg.Exec(context.Background(), sql)
+		defer func() { _ = m.Close() }()
+		if !m.NextResult() {
+			return m.Close()
+		}
+		r = m.ResultReader()
+	} else {
+		r = pg.ExecPrepared(context.Background(), sql, nil, nil, nil)
+	}
+	var bad error
+	for r.NextRow() {
+		if bad == nil {
+			bad = row(r.Values())
+		}
+	}
+	if _, err := r.Close(); err != nil {
+		return err
+	}
+	if err := pg.Conn().SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	return bad
+}
+
 func (c *collector) tick(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
+	ctx, cancel := context.WithTimeout(ctx, c.opts.deadline)
 	defer cancel()
 	begin := time.Now()
 	t := Tick{OwnXacts: c.s.xacts}
@@ -153,26 +215,41 @@ func (c *collector) tick(ctx context.Context) error {
 	}
 	c.ev.Ticks = append(c.ev.Ticks, t)
 	c.nextTick = t.At + tickEvery
+	if c.s.id.recovery && t.LSN != nil {
+		return errPromoted
+	}
 	return nil
 }
 
-// adapt widens the pause so that all of it together stays below costShare of
-// one core. Where the server's processor time is not to be seen, the duration
-// of the queries beyond a round trip stands for it: an upper bound.
+// adapt widens the pause so that all of it together stays below its share of
+// one core. Where the server's processor time is not to be seen, what the
+// quicker samples took beyond a round trip stands for it: the slower ones
+// waited for something, for a processor or in a pooler's queue.
 func (c *collector) adapt() {
 	at, n := c.at(), len(c.ev.Samples)
 	if n == 0 || at <= 0 {
 		return
 	}
-	spent := c.s.spent - c.upfront - time.Duration(float64(c.s.xacts)*float64(time.Millisecond)*deref(c.ev.PingMs))
+	var each time.Duration
 	if cpu, ok := c.m.ownCPU(); ok && c.cpuKnown {
-		spent = cpu - c.cpuBefore - c.upfront
+		each = max(cpu-c.cpuBefore-c.upfront, 0) / time.Duration(n)
+	} else {
+		each = quick(c.ev.Samples, c.ev.PingMs)
 	}
-	each := max(spent, 0) / time.Duration(n)
 	// The readings at both ends have their share of the budget, but never all of it.
-	budget := max(costShare*c.opts.For.Seconds()-2.2*c.upfront.Seconds(), 0.3*costShare*c.opts.For.Seconds())
+	budget := max(c.opts.share*c.opts.For.Seconds()-1.7*c.upfront.Seconds(), 0.3*c.opts.share*c.opts.For.Seconds())
 	need := time.Duration(each.Seconds() / budget * float64(c.opts.For))
 	c.pause = min(max(c.opts.Interval, need), max(c.opts.For/(2*fewestSamples), c.opts.Interval))
+}
+
+// quick is what the quicker quarter of the latest samples took at most, without a round trip.
+func quick(samples []Sample, pingMs *float64) time.Duration {
+	const latest = 40
+	took := make([]float64, 0, latest)
+	for _, s := range samples[max(0, len(samples)-latest):] {
+		took = append(took, float64(s.Took))
+	}
+	return max(time.Duration(stats.Quantile(took, 0.25)-deref(pingMs)*float64(time.Millisecond)), 0)
 }
 
 func deref(p *float64) float64 {

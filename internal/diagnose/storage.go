@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-db/holdfast/internal/stats"
 )
@@ -114,12 +115,23 @@ type second struct {
 	samples    int
 }
 
+// counterLag is by how much counters trail what is sampled: a backend reports
+// what it did once a second at most.
+const counterLag = 500 * time.Millisecond
+
 // seconds pairs the ticks with the samples between them.
-func (a *assessor) seconds() []second {
+func (a *assessor) seconds() []second { return a.windows(0) }
+
+// windows are stretches of at least so much time between two ticks.
+func (a *assessor) windows(least time.Duration) []second {
 	var out []second
-	next := 0
+	next, from := 0, 0
 	for i := 1; i < len(a.e.Ticks); i++ {
-		p, q := a.e.Ticks[i-1], a.e.Ticks[i]
+		p, q := a.e.Ticks[from], a.e.Ticks[i]
+		if q.At-p.At < least {
+			continue
+		}
+		from = i
 		dt := (q.At - p.At).Seconds()
 		if dt <= 0.2 || q.Xacts < p.Xacts || q.Reads < p.Reads {
 			continue
@@ -129,8 +141,8 @@ func (a *assessor) seconds() []second {
 		if q.Reads > p.Reads {
 			s.readMs = (q.ReadMs - p.ReadMs) / (q.Reads - p.Reads)
 		}
-		for next < len(a.e.Samples) && a.e.Samples[next].At < q.At {
-			if a.e.Samples[next].At >= p.At {
+		for next < len(a.e.Samples) && a.e.Samples[next].At < q.At-counterLag {
+			if a.e.Samples[next].At >= p.At-counterLag {
 				s.samples++
 				s.waiting += float64(a.seen[PageReads].each[next])
 				s.active += float64(a.active.each[next])
@@ -154,12 +166,12 @@ func (a *assessor) seconds() []second {
 func (a *assessor) limit() {
 	s := &a.d.Storage
 	var waiting, rate []float64
-	for _, sec := range a.seconds() {
+	for _, sec := range a.windows(2 * time.Second) {
 		if sec.reads >= 20 && sec.waiting >= 0.5 {
 			waiting, rate = append(waiting, sec.waiting), append(rate, sec.reads)
 		}
 	}
-	if len(rate) < 8 || s.ReadMs == nil {
+	if len(rate) < 6 || s.ReadMs == nil {
 		return
 	}
 	spread := stats.Quantile(waiting, 0.9) / max(stats.Quantile(waiting, 0.1), 0.1)

@@ -32,7 +32,7 @@ func (a *assessor) ingestion() (answer, why string) {
 	case len(a.d.Breakdown) == 0 || !a.busy():
 		return CantTell, "too few transactions ended to speak of a mean one"
 	case r.WALBytesPerTx != nil && *r.WALBytesPerTx < 20 && a.share(CommitFlush) < 0.01:
-		return CantTell, fmt.Sprintf("hardly anything was written (%s of WAL a transaction)", bytes(*r.WALBytesPerTx))
+		return CantTell, fmt.Sprintf("hardly anything was written (%s of WAL a transaction)", size(*r.WALBytesPerTx))
 	}
 	share := a.share(CommitFlush, OtherWAL, DataWrites, PageReads)
 	text := fmt.Sprintf("%.0f %% of a writing transaction waits for storage", 100*share)
@@ -165,7 +165,7 @@ func (a *assessor) logical() (answer, why string) {
 		n++
 		grown := behind - before[r.Text("slot_name")]
 		if behind >= 64<<20 || grown >= 4<<20 && grown > 0.3*deref(a.d.Rates.WALBytesPerS)*a.fullSpan() {
-			return Yes, fmt.Sprintf("the slot %q is %s behind (%s at the beginning)", r.Text("slot_name"), bytes(behind), bytes(before[r.Text("slot_name")]))
+			return Yes, fmt.Sprintf("the slot %q is %s behind (%s at the beginning)", r.Text("slot_name"), size(behind), size(before[r.Text("slot_name")]))
 		}
 		if behind >= worst {
 			worst, name = behind, r.Text("slot_name")
@@ -174,5 +174,5 @@ func (a *assessor) logical() (answer, why string) {
 	if n == 0 {
 		return No, "there is no logical replication from this server"
 	}
-	return No, fmt.Sprintf("the furthest of %d slots, %q, is %s behind", n, name, bytes(worst))
+	return No, fmt.Sprintf("the furthest of %d slots, %q, is %s behind", n, name, size(worst))
 }

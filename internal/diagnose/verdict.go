@@ -184,7 +184,7 @@ func (a *assessor) checkpointStorm(largest string) bool {
 	}
 	a.d.Verdict.Storage = Yes
 	a.say(CauseCheckpoints, text+".", fmt.Sprintf("Raise max_wal_size (now %s) until checkpoints come by checkpoint_timeout, leave checkpoint_completion_target at 0.9, and try wal_compression.",
-		bytes(a.megabytes("max_wal_size", 1024))))
+		size(a.megabytes("max_wal_size", 1024))))
 	return true
 }
 
@@ -330,6 +330,14 @@ func (a *assessor) say(cause, sentence, advice string) {
 
 // second says whether storage is to blame, and what else is not.
 func (a *assessor) second(cause string) string {
+	text := a.blame(cause)
+	if a.e.Server.Role == "standby" {
+		text = strings.TrimSuffix(text, ".") + ". This is a standby: what commits cost is to be seen on its primary."
+	}
+	return text
+}
+
+func (a *assessor) blame(cause string) string {
 	not := a.notCause()
 	list := ""
 	if len(not) > 0 {
