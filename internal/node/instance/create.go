@@ -181,7 +181,7 @@ func (i *Instance) checkAdopt(ctx context.Context, dir string) error {
 		return fmt.Errorf("%s is of PostgreSQL %s, the programs in %s are of %d: name those of %s (bin_dir)", dir, v, i.cfg.BinDir, i.major, v)
 	}
 	if s := i.current(); s != nil {
-		return fmt.Errorf("Postgres runs on %s (pid %d): stop it and keep its unit from starting it again (systemctl disable --now postgresql), then adopt", dir, s.pid)
+		return fmt.Errorf("a server runs on %s (pid %d): stop it and keep its unit from starting it again (systemctl disable --now postgresql), then adopt", dir, s.pid)
 	}
 	info, err := os.Stat(dir)
 	if err != nil {

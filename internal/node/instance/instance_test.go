@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -57,16 +58,8 @@ func newNodes(t testing.TB) *nodes {
 		t.Skip(err)
 	}
 	n := &nodes{t: t, bin: bin, all: map[cluster.NodeID]*testNode{}}
-	if os.Geteuid() == 0 {
-		for _, name := range []string{"postgres", "nobody"} {
-			if _, err := user.Lookup(name); err == nil {
-				n.user = name
-				break
-			}
-		}
-		if n.user == "" {
-			t.Skip("needs a user postgres or nobody: Postgres does not run as root")
-		}
+	if n.user = systemUser(); n.user == "" && os.Geteuid() == 0 {
+		t.Skip("needs a user postgres or nobody: Postgres does not run as root")
 	}
 	n.dir, err = os.MkdirTemp("", "hfi") // short: a socket's path has 107 bytes
 	must(t, err)
@@ -80,25 +73,22 @@ func (n *nodes) node(id cluster.NodeID, change ...func(*instance.Config)) *testN
 	n.t.Helper()
 	base := filepath.Join(n.dir, string(id))
 	must(n.t, os.MkdirAll(filepath.Join(base, "home"), 0o755))
-	cfg := instance.Config{Cluster: clusterName, Self: id, BinDir: n.bin, DataDir: filepath.Join(base, "home", "data"),
-		StateDir: filepath.Join(base, "state"), RunDir: filepath.Join(base, "run"), Address: "127.0.0.1", Port: freePort(n.t), OSUser: n.user,
-		Settings: map[string]string{"shared_buffers": "16MB", "dynamic_shared_memory_type": "mmap"},
-		HBA:      []string{"local all postgres trust", "host all postgres 127.0.0.1/32 trust"},
-		Peer: func(id cluster.NodeID) (instance.Endpoint, bool) {
-			p := n.all[id]
-			if p == nil {
-				return instance.Endpoint{}, false
-			}
-			return instance.Endpoint{Host: p.cfg.Address, Port: p.cfg.Port}, true
-		},
-		Credential: func(_ context.Context, of cluster.NodeID) (instance.Credential, error) {
-			p := n.all[of]
-			if p == nil {
-				return instance.Credential{}, errors.New("nobody of that name")
-			}
-			return p.Issue(id)
-		},
-		Log: slog.New(slog.NewTextHandler(logger{n.t}, nil))}
+	cfg := n.config(id, base, freePort(n.t))
+	cfg.Peer = func(id cluster.NodeID) (instance.Endpoint, bool) {
+		p := n.all[id]
+		if p == nil {
+			return instance.Endpoint{}, false
+		}
+		return instance.Endpoint{Host: p.cfg.Address, Port: p.cfg.Port}, true
+	}
+	cfg.Credential = func(_ context.Context, of cluster.NodeID) (instance.Credential, error) {
+		p := n.all[of]
+		if p == nil {
+			return instance.Credential{}, errors.New("nobody of that name")
+		}
+		return p.Issue(id)
+	}
+	cfg.Log = slog.New(slog.NewTextHandler(logger{n.t}, nil))
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -110,6 +100,75 @@ func (n *nodes) node(id cluster.NodeID, change ...func(*instance.Config)) *testN
 		endPostgres(cfg.DataDir)
 	})
 	return p
+}
+
+// create gives the node a directory as Create makes it: a copy of one, since
+// initdb takes its time.
+func (p *testNode) create(t testing.TB) {
+	t.Helper()
+	dir, err := template()
+	must(t, err)
+	must(t, exec.Command("cp", "-a", filepath.Join(dir, "a", "home", "data"), p.cfg.DataDir).Run())
+	must(t, exec.Command("cp", "-a", filepath.Join(dir, "a", "state", "incarnation"), p.cfg.StateDir).Run())
+	p.restart(t)
+}
+
+// template is where a data directory was made for the whole test process; TestMain removes it.
+var template = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "hfi")
+	if err != nil {
+		return "", err
+	}
+	templateDir = dir
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	bin, err := postgres.FindBinDir("")
+	if err != nil {
+		return "", err
+	}
+	n := &nodes{dir: dir, bin: bin, user: systemUser()}
+	base := filepath.Join(dir, "a")
+	if err := os.MkdirAll(filepath.Join(base, "home"), 0o755); err != nil {
+		return "", err
+	}
+	i, err := instance.New(n.config("a", base, 1))
+	if err != nil {
+		return "", err
+	}
+	_, err = i.Create(context.Background())
+	return dir, errors.Join(err, i.Close())
+})
+
+var templateDir string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if templateDir != "" {
+		_ = os.RemoveAll(templateDir)
+	}
+	os.Exit(code)
+}
+
+// systemUser is whom Postgres runs as when the test is root; empty if nobody can.
+func systemUser() string {
+	if os.Geteuid() != 0 {
+		return ""
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		if _, err := user.Lookup(name); err == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+// config is a node's, without its peers.
+func (n *nodes) config(id cluster.NodeID, base string, port int) instance.Config {
+	return instance.Config{Cluster: clusterName, Self: id, BinDir: n.bin, DataDir: filepath.Join(base, "home", "data"),
+		StateDir: filepath.Join(base, "state"), RunDir: filepath.Join(base, "run"), Address: "127.0.0.1", Port: port, OSUser: n.user,
+		Settings: map[string]string{"shared_buffers": "16MB", "dynamic_shared_memory_type": "mmap"},
+		HBA:      []string{"local all postgres trust", "host all postgres 127.0.0.1/32 trust"}}
 }
 
 // open begins a life of the agent.
@@ -282,7 +341,7 @@ func freePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port
 }
 
@@ -342,4 +401,17 @@ func (l logger) Write(b []byte) (int, error) {
 		fmt.Fprint(os.Stderr, l.t.Name()+": "+string(b))
 	}
 	return len(b), nil
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// postmaster is the server's main process.
+func postmaster(t testing.TB, p *testNode) int {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(p.cfg.DataDir, "postmaster.pid"))
+	must(t, err)
+	line, _, _ := strings.Cut(string(data), "\n")
+	pid, err := strconv.Atoi(line)
+	must(t, err)
+	return pid
 }

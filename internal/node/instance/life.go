@@ -22,7 +22,7 @@ func (i *Instance) startPrimary(id uint64) task {
 	return task{id: id, long: true,
 		files: func(ctx context.Context) error {
 			if s := i.current(); s != nil {
-				return errors.New("Postgres already runs")
+				return errors.New("a server already runs")
 			}
 			if err := i.prepare(ctx); err != nil {
 				return err

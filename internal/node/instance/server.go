@@ -76,7 +76,7 @@ func (i *Instance) launch(ctx context.Context) (*server, error) {
 		return nil, context.Cause(ctx)
 	}
 	if i.living() != nil {
-		return nil, errors.New("Postgres already runs")
+		return nil, errors.New("a server already runs")
 	}
 	mark := strconv.FormatInt(time.Now().UnixNano(), 36)
 	// Before the start: an agent that dies right after it finds what it began.

@@ -49,7 +49,7 @@ func (i *Instance) shutDown(ctx context.Context, bound time.Duration) (cluster.L
 		return 0, err
 	}
 	if !i.awaitEnd(within, s, time.Until(limit)) {
-		return 0, fmt.Errorf("Postgres is not down within %v", bound)
+		return 0, fmt.Errorf("the server is not down within %v", bound)
 	}
 	data, err := i.controlData(ctx)
 	if err != nil {

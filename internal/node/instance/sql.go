@@ -14,7 +14,7 @@ import (
 )
 
 // errDown is returned where a running Postgres is needed.
-var errDown = errors.New("Postgres does not run")
+var errDown = errors.New("no Postgres runs")
 
 const connectWithin = time.Second
 
@@ -50,8 +50,8 @@ func (i *Instance) connect(ctx context.Context, params ...string) (*pgx.Conn, er
 }
 
 // session runs fn on a fresh connection.
-func (i *Instance) session(ctx context.Context, fn func(*pgx.Conn) error, params ...string) error {
-	c, err := i.connect(ctx, params...)
+func (i *Instance) session(ctx context.Context, fn func(*pgx.Conn) error) error {
+	c, err := i.connect(ctx)
 	if err != nil {
 		return err
 	}
