@@ -36,7 +36,8 @@ type authority struct {
 }
 
 // loadAuthority reads the CA from dir, or makes one. It is not lost with the
-// data directory, nor copied with it.
+// data directory, nor copied with it. Its name must be no other certificate's:
+// OpenSSL takes what is issued by its own name for self-signed.
 func loadAuthority(dir string, cn string, now time.Time) (*authority, error) {
 	certPath, keyPath := filepath.Join(dir, "replication-ca.crt"), filepath.Join(dir, "replication-ca.key")
 	certPEM, err1 := os.ReadFile(certPath)

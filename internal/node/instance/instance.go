@@ -75,6 +75,7 @@ type Instance struct {
 	held         holdings
 	upstream     upstreamState
 
+	slotMu sync.Mutex // one slot is made at a time
 	procMu sync.Mutex // a start and a stop do not overlap
 	srv    *server    // the last that was started or found
 
@@ -85,9 +86,10 @@ type Instance struct {
 	door        door
 	doorSeq     uint64 // raised by each closing
 	ssnEnd      context.CancelCauseFunc
-	waits       *server   // the server whose commits are known to wait
-	ssnOffAt    time.Time // since when another SSN is shown than is permitted
-	blocked     string    // who holds up a stop
+	slots       map[cluster.NodeID]cluster.Member // asked for last
+	waits       *server                           // the server whose commits are known to wait
+	ssnOffAt    time.Time                         // since when another SSN is shown than is permitted
+	blocked     string                            // who holds up a stop
 	cancelled   int
 	seen        cluster.Postgres // last look, and at which server
 	seenOf      *server
@@ -120,7 +122,7 @@ func New(cfg Config) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Instance{cfg: cfg, log: cfg.Log, user: u, durSSN: nobody, kick: make(chan struct{}, 1)}
+	i := &Instance{cfg: cfg, log: cfg.Log, user: u, durSSN: nobody, slots: map[cluster.NodeID]cluster.Member{}, kick: make(chan struct{}, 1)}
 	i.disk.i = i
 	i.ctx, i.end = context.WithCancelCause(context.Background())
 	if err := i.open(); err != nil {
@@ -144,7 +146,7 @@ func (i *Instance) open() error {
 	if err := i.makeDir(i.cfg.RunDir, 0o755); err != nil {
 		return err
 	}
-	if i.ca, err = loadAuthority(i.cfg.StateDir, "holdfast-"+i.cfg.Cluster+"-"+string(i.cfg.Self), time.Now()); err != nil {
+	if i.ca, err = loadAuthority(i.cfg.StateDir, "holdfast-"+i.cfg.Cluster+"-"+string(i.cfg.Self)+"-authority", time.Now()); err != nil {
 		return err
 	}
 	if i.incarnation, err = readIncarnation(filepath.Join(i.cfg.StateDir, "incarnation")); err != nil {

@@ -61,7 +61,7 @@ func newNodes(t testing.TB) *nodes {
 	if n.user = systemUser(); n.user == "" && os.Geteuid() == 0 {
 		t.Skip("needs a user postgres or nobody: Postgres does not run as root")
 	}
-	n.dir, err = os.MkdirTemp("", "hfi") // short: a socket's path has 107 bytes
+	n.dir, err = os.MkdirTemp("", "hfpgnode") // short: a socket's path has 107 bytes
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(n.dir) })
 	must(t, os.Chmod(n.dir, 0o755))
@@ -115,7 +115,7 @@ func (p *testNode) create(t testing.TB) {
 
 // template is where a data directory was made for the whole test process; TestMain removes it.
 var template = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "hfi")
+	dir, err := os.MkdirTemp("", "hfpgnode")
 	if err != nil {
 		return "", err
 	}

@@ -18,9 +18,7 @@ import (
 // server is one run of Postgres on the data directory, started by us or found.
 type server struct {
 	process
-	ours    bool   // started by this agent, in this or an earlier life
-	socket  string // directory of its unix socket
-	port    int
+	ours    bool // started by this agent, in this or an earlier life
 	dead    chan struct{}
 	startup int64 // where its part of the log began; -1: unknown
 }
@@ -115,7 +113,7 @@ func (i *Instance) launch(ctx context.Context) (*server, error) {
 	if !ok {
 		p = process{pid: pid}
 	}
-	s := &server{process: p, ours: true, socket: i.cfg.RunDir, port: i.cfg.Port, dead: make(chan struct{}), startup: at}
+	s := &server{process: p, ours: true, dead: make(chan struct{}), startup: at}
 	i.srv = s
 	i.attend(s, pidfd)
 	return s, nil
@@ -142,11 +140,10 @@ func (i *Instance) find() {
 			}
 			continue
 		}
-		s := &server{process: p, dead: make(chan struct{}), startup: -1, socket: i.cfg.RunDir, port: i.cfg.Port}
+		s := &server{process: p, dead: make(chan struct{}), startup: -1}
 		mark, err := os.ReadFile(i.markPath())
 		s.ours = err == nil && len(mark) > 0 && p.startedBy() == string(mark)
 		if !s.ours {
-			s.socket, s.port = socketOf(i.cfg.DataDir)
 			i.log.Warn("Postgres runs on our data directory and was started by somebody else", "pid", p.pid)
 		}
 		i.srv = s

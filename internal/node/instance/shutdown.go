@@ -134,12 +134,23 @@ func parseLSN(s string) (cluster.LSN, error) {
 	return cluster.LSN(l), err
 }
 
-// ensureSlot keeps a physical slot for a member, and drops those of members that
-// its node no longer has.
+// ensureSlot keeps a physical slot for a member, and drops those of directories
+// that its node had before. What was asked for last counts for a node.
 func (i *Instance) ensureSlot(x cluster.EnsureSlot) task {
+	i.mu.Lock()
+	i.slots[x.Member.Node] = x.Member
+	i.mu.Unlock()
 	return task{rest: func(ctx context.Context) cluster.Done {
 		ctx, cancel := context.WithTimeout(ctx, sqlWithin)
 		defer cancel()
+		i.slotMu.Lock()
+		defer i.slotMu.Unlock()
+		i.mu.Lock()
+		late := i.slots[x.Member.Node] != x.Member
+		i.mu.Unlock()
+		if late {
+			return cluster.Done{}
+		}
 		err := i.session(ctx, func(c *pgx.Conn) error { return makeSlot(ctx, c, x.Member) })
 		if err != nil {
 			i.log.Error("keep a slot", "member", x.Member, "error", err)

@@ -38,7 +38,10 @@ func (i *Instance) connect(ctx context.Context, params ...string) (*pgx.Conn, er
 		cfg.RuntimeParams[params[n]] = params[n+1]
 	}
 	cfg.ConnectTimeout = connectWithin
-	path := socketPath(s.socket, s.port)
+	path := socketPath(i.cfg.RunDir, i.cfg.Port)
+	if !s.ours {
+		path = socketPath(socketOf(i.cfg.DataDir)) // it may not have written that when it was found
+	}
 	cfg.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}
