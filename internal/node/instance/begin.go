@@ -72,5 +72,3 @@ func (i *Instance) saveDurable(x cluster.SaveDurable) task {
 		return nil
 	}}
 }
-
-func notBuilt(context.Context) cluster.Done { return cluster.Done{Why: "not built yet"} }

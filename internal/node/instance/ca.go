@@ -182,7 +182,7 @@ func (i *Instance) writeServerFiles() error {
 	if err := i.makeDir(dir, 0o700); err != nil {
 		return err
 	}
-	return errors.Join(i.writeVolatile(filepath.Join(dir, "ca.crt"), i.ca.certPEM, 0o600),
-		i.writeVolatile(filepath.Join(dir, "server.key"), key, 0o600),
-		i.writeVolatile(filepath.Join(dir, "server.crt"), cert, 0o600))
+	return errors.Join(i.writeVolatile(filepath.Join(dir, "ca.crt"), i.ca.certPEM),
+		i.writeVolatile(filepath.Join(dir, "server.key"), key),
+		i.writeVolatile(filepath.Join(dir, "server.crt"), cert))
 }

@@ -134,7 +134,7 @@ func (i *Instance) writeIfOther(path, text string) error {
 	if err == nil && string(have) == text {
 		return nil
 	}
-	return i.writeDurable(path, []byte(text), 0o600)
+	return i.writeDurable(path, []byte(text))
 }
 
 // includeLast has postgresql.conf end in our include, so that nothing in it
@@ -149,7 +149,7 @@ func (i *Instance) includeLast() error {
 	if err == nil && text == string(have) {
 		return nil
 	}
-	return i.writeDurable(path, []byte(text), 0o600)
+	return i.writeDurable(path, []byte(text))
 }
 
 // withIncludeLast is conf with our include as its last line that says anything.
@@ -182,7 +182,7 @@ func (i *Instance) scrub() error {
 		return nil
 	}
 	i.log.Warn("settings that the cluster manages were taken out of postgresql.auto.conf", "settings", strings.Join(gone, ", "))
-	return i.writeDurable(path, []byte(text), 0o600)
+	return i.writeDurable(path, []byte(text))
 }
 
 // ours are the names that no file but ours may set.
@@ -282,7 +282,7 @@ func (i *Instance) editPermit(change func(*permit)) error {
 	defer i.mu.Unlock()
 	next := i.permit
 	change(&next)
-	if err := i.writeVolatile(filepath.Join(i.cfg.RunDir, permitName), []byte(next.text()), 0o600); err != nil {
+	if err := i.writeVolatile(filepath.Join(i.cfg.RunDir, permitName), []byte(next.text())); err != nil {
 		return err
 	}
 	i.permit = next

@@ -32,10 +32,10 @@ func drawIncarnation() (cluster.Incarnation, error) {
 // flushed, the directory first: only what both agree on is ours.
 func (i *Instance) saveIncarnation(dir string, n cluster.Incarnation) error {
 	text := []byte(strconv.FormatUint(uint64(n), 10) + "\n")
-	if err := i.writeDurable(filepath.Join(dir, incarnationName), text, 0o600); err != nil {
+	if err := i.writeDurable(filepath.Join(dir, incarnationName), text); err != nil {
 		return err
 	}
-	if err := i.writeDurable(filepath.Join(i.cfg.StateDir, "incarnation"), text, 0o600); err != nil {
+	if err := i.writeDurable(filepath.Join(i.cfg.StateDir, "incarnation"), text); err != nil {
 		return err
 	}
 	i.mu.Lock()

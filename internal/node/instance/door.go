@@ -106,7 +106,7 @@ func (i *Instance) setDoor(d door, seq uint64) error {
 
 // writeDoor writes the rules of our own starts, with mu held. It touches tmpfs only.
 func (i *Instance) writeDoor(d door) error {
-	if err := i.writeVolatile(i.hbaPath(), []byte(hbaText(d, i.cfg.HBA, false)), 0o600); err != nil {
+	if err := i.writeVolatile(i.hbaPath(), []byte(hbaText(d, i.cfg.HBA, false))); err != nil {
 		return err
 	}
 	i.door = d

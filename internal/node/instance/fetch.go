@@ -165,7 +165,7 @@ func (i *Instance) fetchAlong(ctx context.Context, src source, mine wal.Report, 
 		if err != nil {
 			return err
 		}
-		if err := i.writeDurable(filepath.Join(dir, wal.HistoryName(b.Timeline)), text, 0o600); err != nil {
+		if err := i.writeDurable(filepath.Join(dir, wal.HistoryName(b.Timeline)), text); err != nil {
 			return err
 		}
 	}

@@ -10,21 +10,21 @@ import (
 
 // writeDurable replaces a file, flushed, and its name with it. The owner is the
 // user that Postgres runs as.
-func (i *Instance) writeDurable(path string, data []byte, perm fs.FileMode) error {
-	if err := i.replace(path, data, perm, true); err != nil {
+func (i *Instance) writeDurable(path string, data []byte) error {
+	if err := i.replace(path, data, true); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
 }
 
 // writeVolatile replaces a file on tmpfs.
-func (i *Instance) writeVolatile(path string, data []byte, perm fs.FileMode) error {
-	return i.replace(path, data, perm, false)
+func (i *Instance) writeVolatile(path string, data []byte) error {
+	return i.replace(path, data, false)
 }
 
 // replace renames a complete new file over the old one, so that a reader (a
 // reload at any moment) sees one or the other.
-func (i *Instance) replace(path string, data []byte, perm fs.FileMode, sync bool) error {
+func (i *Instance) replace(path string, data []byte, sync bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (i *Instance) replace(path string, data []byte, perm fs.FileMode, sync bool
 		if _, err := f.Write(data); err != nil {
 			return err
 		}
-		if err := f.Chmod(perm); err != nil {
+		if err := f.Chmod(0o600); err != nil {
 			return err
 		}
 		if u := i.user; u.switches {

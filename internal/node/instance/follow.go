@@ -35,7 +35,7 @@ func (i *Instance) setUpstream(node cluster.NodeID, at Endpoint) error {
 		u.needsClone = false
 	}
 	u.node, u.at = node, at
-	return i.writeVolatile(i.upstreamPath(), fmt.Appendf(nil, "%s %d %s\n", node, at.Port, at.Host), 0o600)
+	return i.writeVolatile(i.upstreamPath(), fmt.Appendf(nil, "%s %d %s\n", node, at.Port, at.Host))
 }
 
 // knownUpstream is whom an address belongs to that a walreceiver streams from.
@@ -201,9 +201,9 @@ func (i *Instance) writeCredential(dir string, c Credential) error {
 	if err := i.makeDir(dir, 0o700); err != nil {
 		return err
 	}
-	return errors.Join(i.writeVolatile(filepath.Join(dir, serverRoot), c.RootPEM, 0o600),
-		i.writeVolatile(filepath.Join(dir, clientCert), c.CertPEM, 0o600),
-		i.writeVolatile(filepath.Join(dir, clientKey), c.KeyPEM, 0o600))
+	return errors.Join(i.writeVolatile(filepath.Join(dir, serverRoot), c.RootPEM),
+		i.writeVolatile(filepath.Join(dir, clientCert), c.CertPEM),
+		i.writeVolatile(filepath.Join(dir, clientKey), c.KeyPEM))
 }
 
 // conninfo is how to stream from a server as name, with the certificate in files.

@@ -143,7 +143,7 @@ func (i *Instance) readBootNote() bootNote {
 
 func (i *Instance) writeBootNote(n bootNote) error {
 	i.held.boot = n
-	return i.writeVolatile(i.bootNotePath(), fmt.Appendf(nil, "%d %s\n", n.incarnation, wal.Text(n.debris)), 0o600)
+	return i.writeVolatile(i.bootNotePath(), fmt.Appendf(nil, "%d %s\n", n.incarnation, wal.Text(n.debris)))
 }
 
 // waldump has PostgreSQL's own reader read the same records: what it cannot

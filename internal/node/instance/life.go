@@ -69,7 +69,7 @@ func (i *Instance) prepare(ctx context.Context) error {
 	if err := i.writeConfig(ssn); err != nil {
 		return err
 	}
-	if err := i.writeVolatile(i.identPath(), []byte(i.identText()), 0o600); err != nil {
+	if err := i.writeVolatile(i.identPath(), []byte(i.identText())); err != nil {
 		return err
 	}
 	i.shutDoor()

@@ -75,14 +75,18 @@ func TestDenial(t *testing.T) {
 	if !v.Primary || v.DoorOpen {
 		t.Errorf("it looks %+v", v)
 	}
+	var c *pgx.Conn
+	eventually(t, "a session of the agent's", func() bool {
+		var err error
+		c, err = pgx.Connect(t.Context(), "host="+sock+" user=holdfast dbname=postgres port="+itoa(port))
+		return err == nil
+	})
 	for _, dsn := range []string{"host=127.0.0.1 user=postgres dbname=postgres port=" + itoa(port), "host=" + sock + " user=postgres dbname=postgres port=" + itoa(port)} {
 		if c, err := pgx.Connect(t.Context(), dsn); err == nil {
 			_ = c.Close(t.Context())
 			t.Errorf("%s got in", dsn)
 		}
 	}
-	c, err := pgx.Connect(t.Context(), "host="+sock+" user=holdfast dbname=postgres port="+itoa(port))
-	must(t, err)
 	defer func() { _ = c.Close(context.Background()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

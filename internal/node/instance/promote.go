@@ -51,7 +51,7 @@ func (i *Instance) signalStandby() error {
 		return err
 	}
 	if path := filepath.Join(i.cfg.DataDir, "standby.signal"); !exists(path) {
-		return i.writeDurable(path, nil, 0o600)
+		return i.writeDurable(path, nil)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (i *Instance) trigger(ctx context.Context) error {
 	if s == nil {
 		return errDown
 	}
-	if err := i.replace(filepath.Join(i.cfg.DataDir, "promote"), nil, 0o600, false); err != nil {
+	if err := i.replace(filepath.Join(i.cfg.DataDir, "promote"), nil, false); err != nil {
 		return err
 	}
 	if err := signal(s.process, syscall.SIGUSR1); err != nil {

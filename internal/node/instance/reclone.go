@@ -174,7 +174,7 @@ func (i *Instance) takeNew(ctx context.Context, n cluster.Incarnation) error {
 	}
 	text := []byte(strconv.FormatUint(uint64(n), 10) + "\n")
 	for name, b := range map[string][]byte{"standby.signal": nil, incarnationName: text} {
-		if err := i.writeDurable(filepath.Join(i.newDir(), name), b, 0o600); err != nil {
+		if err := i.writeDurable(filepath.Join(i.newDir(), name), b); err != nil {
 			return err
 		}
 	}

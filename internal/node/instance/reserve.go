@@ -43,7 +43,7 @@ func (i *Instance) reserve(h []cluster.Branch, t cluster.Timeline, fork cluster.
 		default:
 			branches = append(branches, cluster.Branch{Timeline: n, Fork: h[len(branches)].Fork})
 		}
-		if err := i.replace(path, wal.FormatHistory(branches, comment), 0o600, true); err != nil {
+		if err := i.replace(path, wal.FormatHistory(branches, comment), true); err != nil {
 			return fmt.Errorf("reserve timeline %d: %w", n, err)
 		}
 		made = true

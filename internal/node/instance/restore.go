@@ -32,7 +32,7 @@ func (i *Instance) SetChain(chain []cluster.Branch) error {
 	if have, err := os.ReadFile(path); err == nil && string(have) == b.String() {
 		return nil
 	}
-	return i.writeVolatile(path, []byte(b.String()), 0o600)
+	return i.writeVolatile(path, []byte(b.String()))
 }
 
 // readForks reads what SetChain wrote.

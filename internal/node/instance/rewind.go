@@ -171,7 +171,7 @@ func (i *Instance) rewindFiles(ctx context.Context, at Endpoint, cred Credential
 		return err
 	}
 	for name, b := range kept {
-		if err := i.writeDurable(filepath.Join(i.cfg.DataDir, name), b, 0o600); err != nil {
+		if err := i.writeDurable(filepath.Join(i.cfg.DataDir, name), b); err != nil {
 			return err
 		}
 	}

@@ -78,7 +78,7 @@ func (i *Instance) launch(ctx context.Context) (*server, error) {
 	}
 	mark := strconv.FormatInt(time.Now().UnixNano(), 36)
 	// Before the start: an agent that dies right after it finds what it began.
-	if err := i.writeVolatile(i.markPath(), []byte(mark), 0o600); err != nil {
+	if err := i.writeVolatile(i.markPath(), []byte(mark)); err != nil {
 		return nil, err
 	}
 	log, err := os.OpenFile(i.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

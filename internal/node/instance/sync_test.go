@@ -286,11 +286,11 @@ func TestCanary(t *testing.T) {
 	}
 	p.setSSN(t, cluster.SSN{K: 1})
 	p.ok(t, canary)
-	var left int
-	must(t, p.agent(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&left))
-	if left > 0 {
-		t.Errorf("%d canaries are left waiting", left)
-	}
+	eventually(t, "no canary is left waiting", func() bool {
+		var left int
+		must(t, p.agent(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&left))
+		return left == 0
+	})
 	if v := p.looks(t, "a primary", func(v cluster.Postgres) bool { return v.Running }); v.WaitsCancelled != 0 {
 		t.Errorf("its own canaries are told as %d cancelled waits", v.WaitsCancelled)
 	}
