@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -130,7 +131,12 @@ func TestRecruitHardly(t *testing.T) {
 		defer closeConn(c)
 	}
 	stop := p.load("a")
-	time.Sleep(200 * time.Millisecond)
+	p.until(10*time.Second, func() error { // that it may receive what it does not replay
+		if p.query("a", "SELECT (flush_lsn > replay_lsn + 100000)::text FROM pg_stat_replication") != "true" {
+			return errNotYet
+		}
+		return nil
+	})
 	report, took := p.recruit("b")
 	t.Logf("recruited in %v", ms(took))
 	if report.Replayable != report.End || report.End == 0 {
@@ -155,7 +161,10 @@ func TestRecruitHardly(t *testing.T) {
 	d, took = p.do("b", func(id uint64) cluster.Effect {
 		return cluster.Promote{ID: id, Timeline: 2, Fork: report.End}
 	})
-	t.Logf("promoted in %v: %v", ms(took), d.Postgres.History)
+	t.Logf("promoted in %v", ms(took))
+	if want := []cluster.Branch{{Timeline: 1}, {Timeline: 2, Fork: report.End}}; !d.Postgres.Primary || !slices.Equal(d.Postgres.History, want) {
+		t.Fatalf("promoted: %+v", d.Postgres)
+	}
 }
 
 // TestFollowAndCut: a Follow that is still waiting when a recruit's cut comes
@@ -164,7 +173,14 @@ func TestFollowAndCut(t *testing.T) {
 	p := newPeers(t, "a", "b")
 	p.begin("a", "b")
 	asked, let := make(chan struct{}), make(chan struct{})
-	p.admit = func(cluster.NodeID) error { close(asked); <-let; return nil }
+	p.admit = func(context.Context, cluster.NodeID) error { // as a slow agent might, it answers after all
+		close(asked)
+		select {
+		case <-let:
+		case <-t.Context().Done():
+		}
+		return nil
+	}
 	answer := make(chan cluster.Done, 1)
 	p.all["b"].Begin(cluster.Follow{ID: 1 << 40, Upstream: p.member("a"), Epoch: 3, Name: p.member("b")}, func(e cluster.Event) {
 		answer <- e.(cluster.Done)

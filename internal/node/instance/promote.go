@@ -29,7 +29,15 @@ func (i *Instance) promote(x cluster.Promote) task {
 			return nil
 		},
 		rest: func(ctx context.Context) cluster.Done {
-			return i.doneWithLook(ctx, i.promoteTo(ctx, x.Timeline, x.Fork))
+			h, err := i.promoteTo(ctx, x.Timeline, x.Fork)
+			d := i.doneWithLook(ctx, err)
+			if d.OK && !slices.Equal(d.Postgres.History, h) {
+				// It could not be asked, as when all connections are in use; its files tell.
+				d.Postgres.Primary, d.Postgres.History = true, h
+				d.Postgres.End = max(d.Postgres.End, x.Fork)
+				d.Postgres.Replayed, d.Postgres.Replayable = d.Postgres.End, d.Postgres.End
+			}
+			return d
 		}}
 }
 
@@ -56,37 +64,37 @@ func (i *Instance) signalStandby() error {
 	return nil
 }
 
-func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork cluster.LSN) error {
+func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork cluster.LSN) ([]cluster.Branch, error) {
 	if i.current() == nil {
 		if err := i.startStandby(ctx, func(own cluster.Timeline) error {
 			_, err := i.tidyHistories(own, false)
 			return err
 		}); err != nil {
-			return err
+			return nil, err
 		}
 	} else if err := i.shutOut(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	ctl, err := wal.ReadControl(i.cfg.DataDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if ctl.State == wal.InProduction {
-		return errors.New("it is a primary")
+		return nil, errors.New("it is a primary")
 	}
 	rep, err := i.replayTo(ctx, fork)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	own := rep.History[len(rep.History)-1].Timeline
 	if own >= t {
-		return fmt.Errorf("it is on timeline %d, and cannot begin %d", own, t)
+		return nil, fmt.Errorf("it is on timeline %d, and cannot begin %d", own, t)
 	}
 	if err := i.reserve(rep.History, t, fork); err != nil {
-		return err
+		return nil, err
 	}
 	if err := i.trigger(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	return i.begun(rep.History, t, fork)
 }
@@ -200,20 +208,21 @@ func (i *Instance) inProduction(ctx context.Context) error {
 	}
 }
 
-// begun checks that the new timeline is the one that was asked for.
-func (i *Instance) begun(was []cluster.Branch, t cluster.Timeline, fork cluster.LSN) error {
+// begun checks that the new timeline is the one that was asked for, and returns
+// the history.
+func (i *Instance) begun(was []cluster.Branch, t cluster.Timeline, fork cluster.LSN) ([]cluster.Branch, error) {
 	b, err := os.ReadFile(filepath.Join(i.cfg.DataDir, "pg_wal", wal.HistoryName(t)))
 	if err != nil {
-		return fmt.Errorf("promoted, but not to timeline %d: %w", t, err)
+		return nil, fmt.Errorf("promoted, but not to timeline %d: %w", t, err)
 	}
 	h, _, err := wal.ParseHistory(t, b)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if want := append(slices.Clone(was), cluster.Branch{Timeline: t, Fork: fork}); !slices.Equal(h, want) {
-		return fmt.Errorf("promoted to timelines %s; want %s", timelines(h), timelines(want))
+		return nil, fmt.Errorf("promoted to timelines %s; want %s", timelines(h), timelines(want))
 	}
-	return nil
+	return h, nil
 }
 
 // shutOut ends the sessions of clients on a standby: none of them may find

@@ -28,7 +28,7 @@ type peers struct {
 	ports map[cluster.NodeID]int
 	mu    sync.Mutex
 	id    uint64
-	admit func(of cluster.NodeID) error // stands in for the network between agents
+	admit func(ctx context.Context, of cluster.NodeID) error // stands in for the network between agents
 }
 
 // postgresBin skips where there is no Postgres.
@@ -59,7 +59,7 @@ func postgresUser(t *testing.T) string {
 // newPeers makes n instances, each with an address of its own and no directory yet.
 func newPeers(t *testing.T, names ...cluster.NodeID) *peers {
 	t.Helper()
-	p := &peers{t: t, all: map[cluster.NodeID]*Instance{}, ports: map[cluster.NodeID]int{}, admit: func(cluster.NodeID) error { return nil }}
+	p := &peers{t: t, all: map[cluster.NodeID]*Instance{}, ports: map[cluster.NodeID]int{}, admit: func(context.Context, cluster.NodeID) error { return nil }}
 	root, err := os.MkdirTemp("", "hfi")
 	if err != nil {
 		t.Fatal(err)
@@ -109,8 +109,8 @@ func (p *peers) open(name cluster.NodeID, dir, run, address string) {
 			}
 			return Endpoint{o.cfg.Address, o.cfg.Port}, true
 		},
-		Credential: func(_ context.Context, of cluster.NodeID) (Credential, error) {
-			if err := p.admit(of); err != nil {
+		Credential: func(ctx context.Context, of cluster.NodeID) (Credential, error) {
+			if err := p.admit(ctx, of); err != nil {
 				return Credential{}, err
 			}
 			return p.all[of].Issue(name)

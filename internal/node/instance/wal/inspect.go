@@ -93,11 +93,7 @@ func inspectPath(r *reader, redo cluster.LSN, o Options) (Report, error) {
 	own := r.path[len(r.path)-1]
 	start := redo
 	if o.From > redo {
-		at, err := r.before(o.From, redo)
-		if err != nil {
-			return Report{}, fmt.Errorf("timeline %d: %w", own.Timeline, err)
-		}
-		start = at
+		start = r.before(o.From, redo)
 	}
 	limit := ^cluster.LSN(0)
 	if o.Live {

@@ -112,6 +112,13 @@ func TestInspect(t *testing.T) {
 			}
 		}
 	})
+	t.Run("from behind a switch", func(t *testing.T) {
+		for at := (uint64(whole.Start)/whole.SegSize + 1) * whole.SegSize; at < uint64(whole.End); at += whole.SegSize {
+			if got := inspect(t, data, Options{From: cluster.LSN(at)}); got.End != whole.End || got.Replayable != whole.End {
+				t.Fatalf("from %s: %+v", Text(cluster.LSN(at)), got)
+			}
+		}
+	})
 	t.Run("a live receiver", func(t *testing.T) {
 		for cut := cluster.LSN(0); cut < 60000; cut += 997 {
 			got := inspect(t, data, Options{Received: whole.End - cut, From: whole.End - 70000, Live: true})

@@ -240,24 +240,17 @@ func (r *reader) extent(start cluster.LSN, total uint32) cluster.LSN {
 	}
 }
 
-// before finds a place at or before at where a record begins, by the headers of
-// pages alone, not going below least.
-func (r *reader) before(at, least cluster.LSN) (cluster.LSN, error) {
-	base := (at - 1) &^ (blockSize - 1)
-	for {
+// before finds a place before at where a record begins, by the headers of pages
+// alone; least, where one begins, if none is found above it.
+func (r *reader) before(at, least cluster.LSN) cluster.LSN {
+	for base := (at - 1) &^ (blockSize - 1); base > least; base -= blockSize {
 		_, p, err := r.block(base)
 		if err != nil {
-			return 0, err
+			return least // the rest of a segment may have been left out
 		}
 		if first := p.first(); first < blockSize && base+cluster.LSN(first) < at {
-			if found := base + cluster.LSN(first); found >= least {
-				return found, nil
-			}
-			return least, nil
+			return max(least, base+cluster.LSN(first))
 		}
-		if base < blockSize || base <= least {
-			return least, nil
-		}
-		base -= blockSize
 	}
+	return least
 }
