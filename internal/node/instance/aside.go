@@ -89,7 +89,7 @@ func (i *Instance) setAside(ctx context.Context, n asideNote, rep wal.Report, fo
 	if err := writePrivate(filepath.Join(dir, "note.json"), append(text, '\n')); err != nil {
 		return fmt.Errorf("keep WAL aside: %w", err)
 	}
-	i.log.Warn("WAL that the primary lacks was kept aside", "directory", dir, "from", n.Fork, "to", n.End, "segments", len(n.Segments))
+	i.log.Warn("WAL was kept aside", "why", n.Why, "directory", dir, "from", n.Fork, "to", n.End, "segments", len(n.Segments))
 	return errors.Join(syncDir(dir), syncDir(i.asideDir()), syncDir(i.cfg.StateDir))
 }
 

@@ -21,7 +21,8 @@ type upstreamState struct {
 	mu         sync.Mutex
 	node       cluster.NodeID
 	at         Endpoint
-	needsClone bool // it no longer has the WAL that we need
+	needsClone bool   // it no longer has the WAL that we need
+	seq        uint64 // raised by each Follow, and by what replaces the directory
 }
 
 func (i *Instance) upstreamPath() string { return filepath.Join(i.cfg.RunDir, "upstream") }
@@ -35,6 +36,7 @@ func (i *Instance) setUpstream(node cluster.NodeID, at Endpoint) error {
 		u.needsClone = false
 	}
 	u.node, u.at = node, at
+	u.seq++
 	return i.writeVolatile(i.upstreamPath(), fmt.Appendf(nil, "%s %d %s\n", node, at.Port, at.Host))
 }
 
@@ -54,6 +56,13 @@ func (i *Instance) knownUpstream(host string, port int) cluster.NodeID {
 		return u.node
 	}
 	return ""
+}
+
+// dismissUpstream ends what looks after the present stream.
+func (i *Instance) dismissUpstream() {
+	i.upstream.mu.Lock()
+	defer i.upstream.mu.Unlock()
+	i.upstream.seq++
 }
 
 // lacksWAL says whether the upstream was found to lack what we need.

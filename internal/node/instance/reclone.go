@@ -35,6 +35,7 @@ func (i *Instance) cloneFrom(ctx context.Context, upstream cluster.NodeID) (err 
 	if err != nil {
 		return err
 	}
+	i.dismissUpstream()
 	if err := i.endServer(ctx, rebuildWithin); err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ func (i *Instance) rewindTo(ctx context.Context, upstream cluster.NodeID) error 
 	if err != nil {
 		return err
 	}
+	i.dismissUpstream()
 	if err := i.endServer(ctx, rebuildWithin); err != nil {
 		return err
 	}

@@ -73,12 +73,15 @@ func (i *Instance) dial(ctx context.Context, at Endpoint, cred Credential, repli
 // tend looks after a stream that was just permitted: its slot at the upstream is
 // made, and if no stream comes about, whether the upstream still has the WAL.
 func (i *Instance) tend(p pass, x cluster.Follow, at Endpoint, cred Credential) {
+	i.upstream.mu.Lock()
+	seq := i.upstream.seq
+	i.upstream.mu.Unlock()
 	i.wg.Add(1)
 	go func() {
 		defer i.wg.Done()
 		slot, made := SlotName(x.Name), false
 		for wait := time.Duration(0); ; wait = 300 * time.Millisecond {
-			if sleep(p.ctx, wait) != nil || !i.stillFollows(x.Upstream.Node, at) {
+			if sleep(p.ctx, wait) != nil || !i.stillFollows(seq) {
 				return
 			}
 			if !made {
@@ -97,6 +100,9 @@ func (i *Instance) tend(p pass, x cluster.Follow, at Endpoint, cred Credential) 
 				}
 				continue
 			}
+			if !i.stillFollows(seq) {
+				return
+			}
 			made = i.askUpstream(p.ctx, at, cred, slot)
 			if sleep(p.ctx, time.Second) != nil {
 				return
@@ -105,10 +111,10 @@ func (i *Instance) tend(p pass, x cluster.Follow, at Endpoint, cred Credential) 
 	}()
 }
 
-func (i *Instance) stillFollows(node cluster.NodeID, at Endpoint) bool {
+func (i *Instance) stillFollows(seq uint64) bool {
 	i.upstream.mu.Lock()
 	defer i.upstream.mu.Unlock()
-	return i.upstream.node == node && i.upstream.at == at
+	return i.upstream.seq == seq
 }
 
 // makeSlot makes a physical slot that keeps WAL from now on.
