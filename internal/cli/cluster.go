@@ -23,7 +23,7 @@ func newClusterCmd(env Env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newClusterInitCmd(env))
+	cmd.AddCommand(newClusterInitCmd(env), newClusterDemoCmd(env))
 	return cmd
 }
 
