@@ -20,6 +20,7 @@ deps: ## install what the lab needs (Debian packages); says what first
 
 deps-test: ## install what the tests need besides
 	@scripts/deps test
+	@scripts/majors
 
 demo: deps build ## the main job: measure, pull the plug, write a report (under 5 minutes)
 	@scripts/demo

@@ -78,7 +78,7 @@ func (c *collector) finish(ctx context.Context, cpu, queries time.Duration) {
 	if now, ok := c.m.ownCPU(); ok && c.cpuKnown && now > cpu {
 		c.ev.OwnCPU = c.upfront + now - cpu
 	}
-	c.ev.OwnQuery = c.upfront + c.s.spent - queries
+	c.ev.OwnQuery = c.s.spent - queries
 }
 
 func (c *collector) at() time.Duration { return time.Since(c.start) }
