@@ -16,6 +16,7 @@ experiments:
   - {experiment: host-lost, setups: [pg-single], seconds: 1, after: 1, rate: 300}
   - {experiment: freeze, setups: [pg-any1], promote: [true], hold: 2, seconds: 1, after: 2, rate: 300, reads: 0.2}
   - {experiment: partition, setups: [pg-async], ways: [both], promote: [true], hold: 2, seconds: 1, after: 2, rate: 300, reads: 0.2}
+  - {experiment: cancel-storm, setups: [pg-any1], hold: 1, seconds: 1, after: 2, rate: 1000, writers: 8}
 `
 
 const allFaults = `
@@ -31,6 +32,12 @@ experiments:
   - {experiment: all-off, seconds: 1, after: 2, rate: 300}
   - {experiment: freeze, hold: 2, seconds: 1, after: 2, rate: 300, reads: 0.2}
   - {experiment: partition, setups: [pg-single, pg-any1, pg-async, pg-sync], hold: 2, seconds: 1, after: 2, rate: 300, reads: 0.2}
+  - {experiment: partition, setups: [pg-any1], targets: [standby], hold: 2, seconds: 1, after: 2, rate: 300}
+  - {experiment: cancel-storm, setups: [pg-any1, pg-sync], hold: 1, seconds: 1, after: 2, rate: 1000, writers: 8}
+  - {experiment: postgres-kill, setups: [pg-single, pg-any1], seconds: 1, after: 2, rate: 300}
+  - {experiment: double-failure, setups: [pg-any1], targets: [standby, successor], hold: 2, seconds: 1, after: 2, rate: 300}
+  - {experiment: disk-full, setups: [pg-single, pg-any1], hold: 2, seconds: 1, after: 2, rate: 300}
+  - {experiment: disk-hang, setups: [pg-single, pg-any1], hold: 2, seconds: 1, after: 2, rate: 300}
 `
 
 // TestFaults: each fault ends in the verdict that common sense gives it, with a
@@ -85,6 +92,9 @@ func checkFault(t *testing.T, c *result.Cell) {
 		if m["lost"] < 50 || m["beside_acked_during"] < 50 || m["reads_stale"] == 0 {
 			t.Errorf("%s: the clients beside the old primary were told yes %g times: %g lost, %g stale reads", name, m["beside_acked_during"], m["lost"], m["reads_stale"])
 		}
+	case c.Experiment == "cancel-storm" && (m["cancelled"] < 10 || m["unknown"]-m["recovered"] < 10):
+		// Those that are gone would be lost, had they been taken for acknowledged.
+		t.Errorf("%s: %g waits cancelled, %g unknown, of which %g are there", name, m["cancelled"], m["unknown"], m["recovered"])
 	case c.Setup != "pg-async" && m["lost"] != 0:
 		t.Errorf("%s: %g lost", name, m["lost"])
 	}

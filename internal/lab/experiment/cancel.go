@@ -2,10 +2,13 @@ package experiment
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-db/holdfast/internal/config"
 	"github.com/holdfast-db/holdfast/internal/lab/place"
@@ -45,8 +48,8 @@ func strikeStorm(ctx context.Context, t *trial) error {
 	if err == nil {
 		_, err = t.cutOff(ctx, cutOffFor, primary, standbys...)
 	}
-	n := storm()
-	if err != nil {
+	n, stormErr := storm()
+	if err := errors.Join(err, stormErr); err != nil {
 		return err
 	}
 	t.span("waits for standbys are cancelled", began, time.Now())
@@ -66,11 +69,14 @@ func strikeStorm(ctx context.Context, t *trial) error {
 	return t.writeOn(ctx)
 }
 
-// stormQuery cancels whoever waits for a standby right now, and counts them.
-const stormQuery = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend' AND pg_cancel_backend(pid)`
+// stormQuery cancels whoever waits for a standby right now, and counts them. Who
+// waits is settled first: in one condition the cancelling might come before it,
+// and strike whoever is there.
+const stormQuery = `WITH waiting AS MATERIALIZED (SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend')
+SELECT count(*) FROM waiting WHERE pg_cancel_backend(pid)`
 
 // startStorm cancels waits on a host until end is called, which says how many.
-func (t *trial) startStorm(ctx context.Context, h place.Host) (end func() int, err error) {
+func (t *trial) startStorm(ctx context.Context, h place.Host) (end func() (int, error), err error) {
 	s, ok := t.cluster.(setup.Servers)
 	if !ok || s.Postgres(h) == nil {
 		return nil, fmt.Errorf("setup %s does not say where its servers are", t.env.Kind.Name)
@@ -79,37 +85,45 @@ func (t *trial) startStorm(ctx context.Context, h place.Host) (end func() int, e
 	if err != nil {
 		return nil, fmt.Errorf("log in to cancel waits: %w", err)
 	}
-	n := 0
+	var n int
+	var failed error
 	blowing, calm := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		n = blow(blowing, conn)
+		n, failed = blow(blowing, conn)
 	}()
-	return func() int {
+	return func() (int, error) {
 		calm()
 		<-done
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = conn.Close(closing)
-		return n
+		return n, failed
 	}, nil
 }
 
 // blow cancels until ctx ends, or its session does: a setup may take the
 // primary's role away meanwhile.
-func blow(ctx context.Context, conn *pgx.Conn) (total int) {
+func blow(ctx context.Context, conn *pgx.Conn) (total int, err error) {
 	pause := time.NewTicker(2 * time.Millisecond)
 	defer pause.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return total
+			return total, nil
 		case <-pause.C:
 		}
 		var n int
-		if err := conn.QueryRow(ctx, stormQuery).Scan(&n); err != nil {
-			return total
+		err := conn.QueryRow(ctx, stormQuery).Scan(&n)
+		var pe *pgconn.PgError
+		switch {
+		case ctx.Err() != nil:
+			return total, nil
+		case errors.As(err, &pe) && !strings.HasPrefix(pe.Code, "57P"): // and not the server's end
+			return total, fmt.Errorf("cancel waits: %w", err)
+		case err != nil:
+			return total, nil
 		}
 		total += n
 	}

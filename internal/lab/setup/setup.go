@@ -247,6 +247,8 @@ func All() []Kind {
 		{Name: "pg-any1", About: "three hosts, a commit waits until one of two standbys has flushed it", Hosts: 3, New: newPlain(plain{commit: "on", sync: "ANY 1"})},
 		{Name: "pg-remote-apply", About: "three hosts, a commit waits until one of two standbys has replayed it", Hosts: 3, New: newPlain(plain{commit: "remote_apply", sync: "ANY 1"})},
 		{Name: "pg-sync", About: "two hosts, a commit waits until the one standby has flushed it", Hosts: 2, New: newPlain(plain{commit: "on", sync: "FIRST 1"})},
+		{Name: "holdfast", About: "three hosts, our own cluster, default timers, any one of two standbys", Hosts: 3, Heals: 5 * time.Second, New: newHealing(holdfast("default"))},
+		{Name: "holdfast-fast", About: "the same with the profile fast: timers half as long", Hosts: 3, Heals: 5 * time.Second, New: newHealing(holdfast("fast"))},
 		{Name: "patroni", About: "three hosts, Patroni and etcd, synchronous mode, default timers (ttl 30, loop 10)", Hosts: 3, Heals: 45 * time.Second, Needs: patroniNeeds, New: newHealing(patroni(30, 10, 10))},
 		{Name: "patroni-fast", About: "the same with the shortest timers it documents (ttl 20, loop 1)", Hosts: 3, Heals: 30 * time.Second, Needs: patroniNeeds, New: newHealing(patroni(20, 1, 5))},
 		{Name: "pg-fsync-off", About: "a liar: one Postgres with fsync=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{extra: postgres.Settings{"fsync": "off", "full_page_writes": "off"}})},
