@@ -25,7 +25,7 @@ func (p *plain) Prepare(ctx context.Context, table string) error {
 }
 
 func ledgerStatements(table string) []string {
-	name := pgx.Identifier{table}.Sanitize()
+	name := pgx.Identifier{"public", table}.Sanitize()
 	return []string{"DROP TABLE IF EXISTS " + name, fmt.Sprintf(driver.CreateTable, name), "CHECKPOINT"}
 }
 
@@ -44,7 +44,7 @@ func survivors(ctx context.Context, m *postgres.Instance, table string, sink fun
 	if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
 		return err
 	}
-	name := pgx.Identifier{table}.Sanitize()
+	name := pgx.Identifier{"public", table}.Sanitize()
 	for _, r := range []struct {
 		scan     Scan
 		set, sql string
