@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -242,6 +241,7 @@ type writer struct {
 	mu    sync.Mutex
 	next  int64
 	acked []ack
+	last  error // why the last session ended
 }
 
 type ack struct {
@@ -277,6 +277,7 @@ func (w *writer) session(ctx context.Context, i int) {
 	conn, err := w.c.connect(each, w.c.client, i)
 	cancel()
 	if err != nil {
+		w.ended(err)
 		return
 	}
 	defer func() {
@@ -294,6 +295,7 @@ func (w *writer) session(ctx context.Context, i int) {
 		_, err := conn.Exec(each, "INSERT INTO ledger VALUES ($1)", id)
 		cancel()
 		if err != nil {
+			w.ended(err)
 			return
 		}
 		w.mu.Lock()
@@ -301,6 +303,12 @@ func (w *writer) session(ctx context.Context, i int) {
 		w.mu.Unlock()
 		time.Sleep(2 * time.Millisecond) // a load, not a race
 	}
+}
+
+func (w *writer) ended(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = err
 }
 
 func (w *writer) stop() {
@@ -322,7 +330,9 @@ func (w *writer) firstAfter(t time.Time) (ack, error) {
 		w.mu.Unlock()
 		time.Sleep(5 * time.Millisecond)
 	}
-	return ack{}, errors.New("no write was acknowledged again")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return ack{}, fmt.Errorf("no write was acknowledged again; the last session ended with: %w", w.last)
 }
 
 // lost returns the acknowledged ids that the primary does not hold.

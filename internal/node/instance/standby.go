@@ -56,9 +56,8 @@ func (i *Instance) lookStopped(ctx context.Context, v cluster.Postgres) cluster.
 	v.NeedsClone = i.lacksWAL() || i.halfRewound()
 	rep, err := i.holdsWithin(ctx, serverWAL{})
 	if err != nil {
-		// What cannot be read holds nothing, and nobody may take it for more.
 		i.log.Debug("read the WAL of a stopped directory", "error", err)
-		return v
+		return i.lastKnown(v)
 	}
 	describe(&v, rep)
 	v.Replayed = rep.Replayable
