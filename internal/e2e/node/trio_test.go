@@ -203,7 +203,6 @@ func (c *trio) connect(ctx context.Context, from place.Host, i int) (*pgx.Conn, 
 	}
 	cfg.Host, cfg.Port, cfg.User, cfg.Password, cfg.Database = c.hosts[i].Addr(), 5432, c.user, c.secret, "postgres"
 	cfg.TLSConfig, cfg.Fallbacks = nil, nil
-	cfg.RuntimeParams = map[string]string{"lc_messages": "C"}
 	cfg.LookupFunc = func(_ context.Context, h string) ([]string, error) { return []string{h}, nil }
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return from.Dial(ctx, network, addr)
@@ -241,7 +240,7 @@ type writer struct {
 	mu    sync.Mutex
 	next  int64
 	acked []ack
-	last  error // why the last session ended
+	last  [3]error // why the last session on each node ended
 }
 
 type ack struct {
@@ -277,7 +276,7 @@ func (w *writer) session(ctx context.Context, i int) {
 	conn, err := w.c.connect(each, w.c.client, i)
 	cancel()
 	if err != nil {
-		w.ended(err)
+		w.ended(i, err)
 		return
 	}
 	defer func() {
@@ -295,7 +294,7 @@ func (w *writer) session(ctx context.Context, i int) {
 		_, err := conn.Exec(each, "INSERT INTO ledger VALUES ($1)", id)
 		cancel()
 		if err != nil {
-			w.ended(err)
+			w.ended(i, err)
 			return
 		}
 		w.mu.Lock()
@@ -305,10 +304,10 @@ func (w *writer) session(ctx context.Context, i int) {
 	}
 }
 
-func (w *writer) ended(err error) {
+func (w *writer) ended(i int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = err
+	w.last[i] = err
 }
 
 func (w *writer) stop() {
@@ -332,7 +331,7 @@ func (w *writer) firstAfter(t time.Time) (ack, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return ack{}, fmt.Errorf("no write was acknowledged again; the last session ended with: %w", w.last)
+	return ack{}, fmt.Errorf("no write was acknowledged again; the last sessions ended with: %v", w.last)
 }
 
 // lost returns the acknowledged ids that the primary does not hold.
