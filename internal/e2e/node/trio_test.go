@@ -91,8 +91,8 @@ func newTrio(t *testing.T, disk string, flags ...string) *trio {
 		c.start(i)
 	}
 	c.await("open, with both standbys in S", func(s status) bool { return s.Open && len(s.S) == 2 })
-	c.must(0, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", c.user, c.secret), "CREATE TABLE ledger (id bigint PRIMARY KEY)",
-		fmt.Sprintf("GRANT ALL ON ledger TO %s", c.user))
+	c.must(0, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", c.user, c.secret), "CREATE TABLE public.ledger (id bigint PRIMARY KEY)",
+		fmt.Sprintf("GRANT ALL ON public.ledger TO %s", c.user))
 	return c
 }
 
@@ -291,7 +291,7 @@ func (w *writer) session(ctx context.Context, i int) {
 		w.mu.Unlock()
 		sent := time.Now()
 		each, cancel := context.WithTimeout(ctx, 2*time.Second)
-		_, err := conn.Exec(each, "INSERT INTO ledger VALUES ($1)", id)
+		_, err := conn.Exec(each, "INSERT INTO public.ledger VALUES ($1)", id)
 		cancel()
 		if err != nil {
 			w.ended(i, err)
@@ -338,7 +338,7 @@ func (w *writer) firstAfter(t time.Time) (ack, error) {
 func (w *writer) lost(primary int) []int64 {
 	w.c.t.Helper()
 	have := map[int64]bool{}
-	for _, line := range strings.Fields(w.c.must(primary, "SELECT id FROM ledger")) {
+	for _, line := range strings.Fields(w.c.must(primary, "SELECT id FROM public.ledger")) {
 		var id int64
 		if _, err := fmt.Sscan(line, &id); err != nil {
 			w.c.t.Fatal(err)
