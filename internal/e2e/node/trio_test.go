@@ -337,6 +337,9 @@ func (w *writer) firstAfter(t time.Time) (ack, error) {
 // lost returns the acknowledged ids that the primary does not hold.
 func (w *writer) lost(primary int) []int64 {
 	w.c.t.Helper()
+	w.mu.Lock() // what is acknowledged from here on may not be among what is read
+	acked := slices.Clone(w.acked)
+	w.mu.Unlock()
 	have := map[int64]bool{}
 	for _, line := range strings.Fields(w.c.must(primary, "SELECT id FROM public.ledger")) {
 		var id int64
@@ -345,10 +348,8 @@ func (w *writer) lost(primary int) []int64 {
 		}
 		have[id] = true
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	var out []int64
-	for _, a := range w.acked {
+	for _, a := range acked {
 		if !have[a.id] {
 			out = append(out, a.id)
 		}
