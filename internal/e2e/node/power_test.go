@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -16,6 +18,9 @@ func TestPrimaryLosesPower(t *testing.T) {
 	rounds := 2
 	if long() {
 		rounds = 30
+	}
+	if v := os.Getenv("HOLDFAST_ROUNDS"); v != "" {
+		rounds, _ = strconv.Atoi(v)
 	}
 	c := newTrio(t, "local-nvme")
 	w := c.write()
@@ -47,7 +52,9 @@ func TestPrimaryLosesPower(t *testing.T) {
 		c.start(old)
 		c.await("the old one is back in S", func(x status) bool { return slices.Contains(x.S, s.Primary) })
 		rejoin = append(rejoin, time.Since(on))
-		t.Logf("round %d: epoch %d, %s leads, first write after %v, back in S after %v", round, n.Epoch, n.Primary, first[round].Round(time.Millisecond), rejoin[round].Round(time.Millisecond))
+		p := n.phases()
+		t.Logf("round %d: epoch %d, %s leads: detected %.0f, named %.0f, promoted %.0f, open %.0f ms; first write after %v, back in S after %v", round, n.Epoch, n.Primary,
+			p.Detected, p.Named, p.Promoted, p.Opened, first[round].Round(time.Millisecond), rejoin[round].Round(time.Millisecond))
 	}
 	w.stop()
 	slices.Sort(first)

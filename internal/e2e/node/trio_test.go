@@ -148,6 +148,25 @@ type status struct {
 		Answers                    bool
 		Timeline                   uint32
 	}
+	Failovers []phases
+}
+
+// phases are in milliseconds since the former primary was last heard.
+type phases struct {
+	Epoch    uint64
+	Detected float64 `json:"detected_ms"`
+	Named    float64 `json:"named_ms"`
+	Promoted float64 `json:"promoted_ms"`
+	Opened   float64 `json:"opened_ms"`
+}
+
+func (s status) phases() phases {
+	for _, f := range s.Failovers {
+		if f.Epoch == s.Epoch {
+			return f
+		}
+	}
+	return phases{}
 }
 
 func (c *trio) statusOf(i int) (status, error) {
