@@ -85,6 +85,9 @@ func (i *Instance) start(ctx context.Context) error {
 	if err := i.awaitOrphans(ctx); err != nil {
 		return err
 	}
+	if err := i.dropStaleLocks(); err != nil {
+		return err
+	}
 	s, err := i.launch(ctx)
 	if err != nil {
 		return err
@@ -113,6 +116,17 @@ func (i *Instance) awaitOrphans(ctx context.Context) error {
 		}
 		return n == 0
 	})
+}
+
+// dropStaleLocks removes the lock files of a server that is gone. Postgres takes
+// one for good while any process has the number that stands in it, and after a
+// loss of power some process soon has.
+func (i *Instance) dropStaleLocks() error {
+	if len(processesOn(i.cfg.DataDir)) > 0 {
+		return nil // Postgres itself refuses
+	}
+	return errors.Join(remove(filepath.Join(i.cfg.DataDir, "postmaster.pid")),
+		remove(filepath.Join(i.cfg.RunDir, fmt.Sprintf(".s.PGSQL.%d.lock", i.cfg.Port))))
 }
 
 // awaitReady waits until Postgres answers. What it says meanwhile ("starting
