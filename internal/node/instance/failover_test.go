@@ -246,7 +246,7 @@ func TestAbandonedPromotion(t *testing.T) {
 	p := newPeers(t, "a", "b")
 	p.begin("a", "b")
 	b, _ := p.recruit("b")
-	if err := p.all["b"].reserve(b.History, 9, b.End); err != nil {
+	if _, err := p.all["b"].reserve(b.History, 9, b.End); err != nil {
 		t.Fatal(err)
 	}
 	// The running server finds them and takes the newest for its target.

@@ -89,7 +89,11 @@ func (i *Instance) follow(x cluster.Follow) task {
 	return task{id: x.ID, long: true, rest: func(ctx context.Context) cluster.Done {
 		ctx, end := p.join(ctx)
 		defer end()
-		return i.doneWithLook(ctx, i.followUpstream(ctx, p, x))
+		err := i.followUpstream(ctx, p, x)
+		if err == nil {
+			err = p.do(func() error { return i.setDoor(doorReaders, i.doorNow()) }) // whoever gets in can only read
+		}
+		return i.doneWithLook(ctx, err)
 	}}
 }
 

@@ -34,11 +34,20 @@ func (i *Instance) following(e cluster.Effect) task {
 
 // inspectWAL answers with what the directory holds, all of it on disk.
 func (i *Instance) inspectWAL(ctx context.Context) cluster.Done {
-	look := i.look(ctx)
+	w := &watcher{}
+	defer w.drop()
+	look := i.lookWith(ctx, w)
 	if !look.Exists || look.Running && look.Primary {
 		return cluster.Done{OK: true, Postgres: &look}
 	}
-	rep, err := i.ownWAL(ctx)
+	s := serverWAL{running: look.Running}
+	if w.conn != nil {
+		var err error
+		if s, _, err = i.askStandby(ctx, w.conn); err != nil {
+			return cluster.Done{Postgres: &look, Why: err.Error()}
+		}
+	}
+	rep, err := i.holds(ctx, s, confirmed)
 	if err != nil {
 		return cluster.Done{Postgres: &look, Why: err.Error()}
 	}

@@ -66,8 +66,15 @@ func (i *Instance) holds(ctx context.Context, s serverWAL, m mode) (wal.Report, 
 	defer h.mu.Unlock()
 	note := i.readBootNote()
 	inc := directoryIncarnation(i.cfg.DataDir)
-	if stamp := i.walStamp(h.report, s); stamp != "" && stamp == h.stamp && h.done >= m {
-		return h.report, nil
+	if stamp := i.walStamp(h.report, s); stamp != "" && stamp == h.stamp && h.done >= min(m, flushed) {
+		if m <= h.done {
+			return h.report, nil
+		}
+		err := i.waldump(ctx, &h.report)
+		if err == nil {
+			h.done = m
+		}
+		return h.report, err
 	}
 	o := wal.Options{From: s.replayed, Received: s.received, Live: s.live, Sync: m >= flushed, Debris: note.debris,
 		Fresh: note.incarnation != inc || inc == 0}

@@ -25,7 +25,7 @@ func (i *Instance) promote(x cluster.Promote) task {
 			if err := i.noUpstream(); err != nil {
 				return err
 			}
-			i.shutDoor()
+			i.closeDoor()
 			return nil
 		},
 		rest: func(ctx context.Context) cluster.Done {
@@ -90,13 +90,15 @@ func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork clust
 	if own >= t {
 		return nil, fmt.Errorf("it is on timeline %d, and cannot begin %d", own, t)
 	}
-	if err := i.reserve(rep.History, t, fork); err != nil {
+	flushed, err := i.reserve(rep.History, t, fork)
+	if err != nil {
 		return nil, err
 	}
 	if err := i.trigger(ctx); err != nil {
 		return nil, err
 	}
-	return i.begun(rep.History, t, fork)
+	h, err := i.begun(rep.History, t, fork)
+	return h, errors.Join(err, flushed())
 }
 
 // replayTo waits until all up to fork is replayed, and refuses where WAL ends
@@ -239,6 +241,8 @@ func (i *Instance) shutOut(ctx context.Context) error {
 			if p.client() {
 				left++
 				_ = signal(p, syscall.SIGTERM)
+			} else if receives(p.title, i.cfg.Cluster) == unborn {
+				left++ // it may have been let in by the rules of before
 			}
 		}
 		return left == 0

@@ -20,11 +20,13 @@ import (
 // would not start at all if the newest were not a child of its own.
 
 // reserve makes the history files that are missing below t. h is the
-// directory's own history, fork its end.
-func (i *Instance) reserve(h []cluster.Branch, t cluster.Timeline, fork cluster.LSN) error {
+// directory's own history, fork its end. They are there when it returns; the
+// returned function waits until they are on disk, which followers that come after
+// a loss of power depend on, and the promotion does not.
+func (i *Instance) reserve(h []cluster.Branch, t cluster.Timeline, fork cluster.LSN) (flushed func() error, err error) {
 	dir := filepath.Join(i.cfg.DataDir, "pg_wal")
 	own := h[len(h)-1].Timeline
-	made := false
+	var made []string
 	for n := cluster.Timeline(2); n < t; n++ {
 		path := filepath.Join(dir, wal.HistoryName(n))
 		if exists(path) {

@@ -13,8 +13,12 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// chunkSize is how much of a segment is read at once.
-const chunkSize = 32 * blockSize
+// How much of a segment is read at once: at first little, since most looks begin
+// near the end.
+const (
+	firstChunk = 4 * blockSize
+	nextChunks = 32 * blockSize
+)
 
 // errNoSegment: there is no file for a position, on any timeline of the path.
 var errNoSegment = errors.New("no segment there")
@@ -62,7 +66,7 @@ func (r *reader) segment(at cluster.LSN) (Segment, bool) {
 // the next call, and its header. A page that was written for another position,
 // cluster or history is an error.
 func (r *reader) block(addr cluster.LSN) ([]byte, page, error) {
-	if r.chunk == nil || addr < r.chunkAt || uint64(addr-r.chunkAt)+blockSize > uint64(r.held) {
+	if r.held == 0 || addr < r.chunkAt || uint64(addr-r.chunkAt)+blockSize > uint64(r.held) {
 		if err := r.load(addr); err != nil {
 			return nil, page{}, err
 		}
@@ -110,11 +114,14 @@ func (r *reader) load(addr cluster.LSN) error {
 		}
 		r.file, r.seg, r.used[s] = f, s, true
 	}
-	if r.chunk == nil {
-		r.chunk = make([]byte, chunkSize)
+	switch len(r.chunk) {
+	case 0:
+		r.chunk = make([]byte, firstChunk)
+	case firstChunk:
+		r.chunk = make([]byte, nextChunks)
 	}
 	off := uint64(addr) % r.size
-	n, err := r.file.ReadAt(r.chunk[:min(chunkSize, r.size-off)], int64(off))
+	n, err := r.file.ReadAt(r.chunk[:min(uint64(len(r.chunk)), r.size-off)], int64(off))
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read WAL: %w", err)
 	}
