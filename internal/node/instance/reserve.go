@@ -45,15 +45,23 @@ func (i *Instance) reserve(h []cluster.Branch, t cluster.Timeline, fork cluster.
 		default:
 			branches = append(branches, cluster.Branch{Timeline: n, Fork: h[len(branches)].Fork})
 		}
-		if err := i.replace(path, wal.FormatHistory(branches, comment), true); err != nil {
-			return fmt.Errorf("reserve timeline %d: %w", n, err)
+		if err := i.writeVolatile(path, wal.FormatHistory(branches, comment)); err != nil {
+			return nil, fmt.Errorf("reserve timeline %d: %w", n, err)
 		}
-		made = true
+		made = append(made, path)
 	}
-	if !made {
-		return nil
-	}
-	return syncDir(dir)
+	done := make(chan error, 1)
+	go func() {
+		var errs error
+		for _, path := range made {
+			errs = errors.Join(errs, syncDir(path)) // a file is flushed as a directory is
+		}
+		if len(made) > 0 {
+			errs = errors.Join(errs, syncDir(dir))
+		}
+		done <- errs
+	}()
+	return func() error { return <-done }, nil
 }
 
 // tidyHistories removes history files above own, the directory's own timeline,
