@@ -46,7 +46,7 @@ type assessor struct {
 	working  look // in a statement, in a transaction, or idle for less than ten seconds
 	sessions look
 	brief    look           // idle for less than ten ms
-	all      map[string]int // sessions of whatever kind by lower-case event, summed over samples
+	all      map[string]int // sessions of whatever kind by lower-case type and event, summed over samples
 	events   map[[2]string]int
 	vacuums  int // autovacuum workers, summed
 	check    []bool
@@ -81,15 +81,18 @@ func (a *assessor) window() {
 	if len(t) >= 2 {
 		a.span = (t[len(t)-1].At - t[0].At).Seconds()
 	}
+	for i := 1; i < len(t); i++ {
+		if t[i].Xacts < t[i-1].Xacts || t[i].Reads < t[i-1].Reads || t[i].Hits < t[i-1].Hits {
+			a.span = 0 // statistics were reset: sums from before and after do not go together
+			a.d.Missing = append(a.d.Missing, "rates: the server's statistics were reset meanwhile")
+		}
+	}
 	if a.span <= 0 {
 		return
 	}
 	first, last := t[0], t[len(t)-1]
-	if xacts := last.Xacts - first.Xacts - float64(last.OwnXacts-first.OwnXacts); last.Xacts >= first.Xacts {
-		a.tps = max(xacts, 0) / a.span
-		// A few a second of the server's own (autovacuum's launcher, monitoring) say nothing about clients.
-		a.d.Rates.TPS = ptr(round(a.tps, 3))
-	}
+	a.tps = max(last.Xacts-first.Xacts-float64(last.OwnXacts-first.OwnXacts), 0) / a.span
+	a.d.Rates.TPS = ptr(round(a.tps, 3))
 }
 
 // tally counts sessions.
@@ -110,7 +113,7 @@ func (a *assessor) tally() {
 }
 
 func (a *assessor) count(i int, g Group) {
-	a.all[strings.ToLower(g.Event)] += g.N
+	a.all[strings.ToLower(g.Type+":"+g.Event)] += g.N
 	switch g.Backend {
 	case checkpointer:
 		// It waits in CheckpointerMain unless a checkpoint is under way.

@@ -19,11 +19,11 @@ func (a *assessor) crossCheck() {
 			a.compare(PageReads, perTx(v), 1000*a.underWay(pageReadEvents...)/a.tps, "pg_stat_database.blk_read_time", "")
 		}
 		if v, ok := a.e.delta("pg_stat_database", nil, "blk_write_time"); ok {
-			a.compare(DataWrites, perTx(v), 1000*a.underWay("datafilewrite", "datafileextend")/a.tps, "pg_stat_database.blk_write_time", "")
+			a.compare(DataWrites, perTx(v), 1000*a.underWay("io:datafilewrite", "io:datafileextend")/a.tps, "pg_stat_database.blk_write_time", "")
 		}
 	}
 	if _, timeMs, _, timed := a.walFlushes(); timed {
-		a.compare(CommitFlush, perTx(timeMs), 1000*a.underWay("walsync")/a.tps, "wal_sync_time",
+		a.compare(CommitFlush, perTx(timeMs), 1000*a.underWay("io:walsync")/a.tps, "wal_sync_time",
 			"the leaders of group commits only; followers wait in a lock that has no clock")
 	}
 	if h := a.d.Host; h != nil && h.ServerCPUMs != nil {

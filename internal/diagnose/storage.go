@@ -24,7 +24,7 @@ const (
 	fromLittle   = "sampled waits ÷ rate"
 )
 
-// underWay is the mean number of processes, of whatever kind, in an event.
+// underWay is the mean number of processes, of whatever kind, in an event ("io:walsync").
 func (a *assessor) underWay(events ...string) float64 {
 	n := 0
 	for _, e := range events {
@@ -63,16 +63,16 @@ func (a *assessor) flush() {
 		s.FlushMs, s.FlushSource = ptr(round(timeMs/count, 4)), fromCounters
 		return
 	}
-	event := "walsync"
+	event := "io:walsync"
 	if strings.HasPrefix(a.e.setting("wal_sync_method"), "open_") {
-		event = "walwrite"
+		event = "io:walwrite"
 	}
 	if a.all[event] >= 10 {
 		s.FlushMs, s.FlushSource = ptr(round(1000*a.underWay(event)/(count/span), 4)), fromLittle
 	}
 }
 
-var pageReadEvents = []string{"datafileread", "aioiocompletion", "aioiouringexecution"}
+var pageReadEvents = []string{"io:datafileread", "io:aioiocompletion", "io:aioiouringexecution"}
 
 func (a *assessor) reads() {
 	s := &a.d.Storage
