@@ -85,9 +85,6 @@ func (i *Instance) start(ctx context.Context) error {
 	if err := i.awaitOrphans(ctx); err != nil {
 		return err
 	}
-	if err := i.dropStaleLocks(); err != nil {
-		return err
-	}
 	s, err := i.launch(ctx)
 	if err != nil {
 		return err
@@ -101,10 +98,10 @@ func (i *Instance) start(ctx context.Context) error {
 }
 
 // awaitOrphans waits until the processes of a postmaster that was killed are
-// gone: until then Postgres refuses to start.
+// gone: until then Postgres refuses to start. Then its lock files go.
 func (i *Instance) awaitOrphans(ctx context.Context) error {
 	began := time.Now()
-	return poll(ctx, 5*time.Millisecond, func() bool {
+	err := poll(ctx, 5*time.Millisecond, func() bool {
 		n := 0
 		for _, p := range processesOn(i.cfg.DataDir) {
 			if p.child() && p.ppid == 1 {
@@ -116,6 +113,10 @@ func (i *Instance) awaitOrphans(ctx context.Context) error {
 		}
 		return n == 0
 	})
+	if err != nil {
+		return err
+	}
+	return i.dropStaleLocks()
 }
 
 // dropStaleLocks removes the lock files of a server that is gone. Postgres takes

@@ -15,14 +15,17 @@ func TestStaleLock(t *testing.T) {
 	p := newNodes(t).node("a")
 	p.create(t)
 	p.watch(t)
-	other := exec.Command("sleep", "600")
+	st, err := os.Stat(filepath.Join(p.cfg.DataDir, "PG_VERSION"))
+	must(t, err)
+	other := exec.Command("sleep", "600") // of Postgres's user: others' it does not mind
+	if s, ok := st.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+		other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.Uid, Gid: s.Gid}}
+	}
 	must(t, other.Start())
 	t.Cleanup(func() {
 		_ = other.Process.Kill()
 		_ = other.Wait()
 	})
-	st, err := os.Stat(filepath.Join(p.cfg.DataDir, "PG_VERSION"))
-	must(t, err)
 	for _, lock := range []string{filepath.Join(p.cfg.DataDir, "postmaster.pid"), filepath.Join(p.cfg.RunDir, fmt.Sprintf(".s.PGSQL.%d.lock", p.cfg.Port))} {
 		must(t, os.WriteFile(lock, fmt.Appendf(nil, "%d\n%s\n1\n%d\n%s\n\n", other.Process.Pid, p.cfg.DataDir, p.cfg.Port, p.cfg.RunDir), 0o600))
 		chownLike(t, lock, st)
