@@ -34,10 +34,18 @@ type holdings struct {
 	marked bool // the note of this boot was read
 	boot   bootNote
 
+	dumped dumped
+
 	lookMu  sync.Mutex
 	busy    chan struct{} // closed when the look that is under way has ended; nil: none is
 	looked  wal.Report
 	lookErr error
+}
+
+// dumped is what pg_waldump last read to its end.
+type dumped struct {
+	timeline cluster.Timeline
+	from, to cluster.LSN
 }
 
 // mode says how sure holds has to be.
@@ -103,7 +111,7 @@ func (i *Instance) holds(ctx context.Context, s serverWAL, m mode) (wal.Report, 
 func (i *Instance) forgetHoldings() {
 	i.held.mu.Lock()
 	defer i.held.mu.Unlock()
-	i.held.stamp = ""
+	i.held.stamp, i.held.dumped = "", dumped{}
 }
 
 // walStamp changes whenever what would be read may have; "" while a receiver
@@ -161,12 +169,17 @@ func (i *Instance) waldump(ctx context.Context, r *wal.Report) error {
 	if from >= r.Replayable {
 		return nil
 	}
+	read := dumped{own.Timeline, from, r.Replayable}
+	if d := i.held.dumped; d.timeline == read.timeline && d.to == read.to && d.from <= read.from {
+		return nil // the same records: a recruit that is promoted has had them read
+	}
 	ctx, end := context.WithTimeout(ctx, 10*time.Second)
 	defer end()
 	args := []string{"--stats", "-p", filepath.Join(i.cfg.DataDir, "pg_wal"), "-t", strconv.FormatUint(uint64(own.Timeline), 10),
 		"-s", wal.Text(from), "-e", wal.Text(r.Replayable)}
 	_, err := i.output(i.command(ctx, "pg_waldump", args...))
 	if err == nil {
+		i.held.dumped = read
 		return nil
 	}
 	if ctx.Err() != nil {
