@@ -169,11 +169,20 @@ func (i *Instance) Incarnation() cluster.Incarnation {
 	return i.incarnation
 }
 
+// closeWithin is how long Close waits for what a hung disk holds up.
+const closeWithin = 5 * time.Second
+
 // Close ends the operations of this life. Postgres keeps running.
 func (i *Instance) Close() error {
 	i.end(errClosed)
-	i.wg.Wait()
-	return nil
+	ended := make(chan struct{})
+	go func() { i.wg.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(closeWithin):
+		return errors.New("an operation on the data directory does not end: its disk hangs")
+	}
 }
 
 // changed has Watch look at once.

@@ -169,9 +169,24 @@ func (i *Instance) stopPostgres(x cluster.StopPostgres, old *generation) task {
 // quit sends SIGQUIT to whatever runs.
 func (i *Instance) quit() {
 	if s := i.current(); s != nil {
-		_ = signal(s.process, syscall.SIGQUIT)
+		i.quitAll(s, syscall.SIGQUIT)
 	}
 }
+
+// quitAll signals the postmaster and each of its children: before a postmaster
+// passes the signal on, it writes to postmaster.pid, and a hung disk keeps it there.
+func (i *Instance) quitAll(s *server, sig syscall.Signal) {
+	if err := signal(s.process, sig); err != nil {
+		i.log.Error("end Postgres", "signal", sig, "error", err)
+	}
+	for _, p := range childrenOf(i.cfg.DataDir, s.pid) {
+		_ = signal(p, sig)
+	}
+}
+
+// killAfter is when an immediate stop turns to SIGKILL: a little later than
+// Postgres itself does so with its children.
+const killAfter = 6 * time.Second
 
 func (i *Instance) stop(ctx context.Context, immediate bool, old *generation) error {
 	ended := make(chan struct{})
@@ -205,15 +220,17 @@ func (i *Instance) endServer(ctx context.Context, fast time.Duration) error {
 		}
 		i.awaitEnd(ctx, s, fast)
 	}
+	began, sig := time.Now(), syscall.SIGQUIT
 	for ctx.Err() == nil {
 		select {
 		case <-s.dead:
 			return nil
 		default:
 		}
-		if err := signal(s.process, syscall.SIGQUIT); err != nil {
-			return fmt.Errorf("stop Postgres at once: %w", err)
+		if time.Since(began) > killAfter {
+			sig = syscall.SIGKILL
 		}
+		i.quitAll(s, sig)
 		i.awaitEnd(ctx, s, time.Second)
 	}
 	return context.Cause(ctx)
