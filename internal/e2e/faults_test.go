@@ -16,7 +16,6 @@ experiments:
   - {experiment: host-lost, setups: [pg-single], seconds: 1, after: 1, rate: 300}
   - {experiment: freeze, setups: [pg-any1], promote: [true], hold: 2, seconds: 1, after: 2, rate: 300, reads: 0.2}
   - {experiment: partition, setups: [pg-async], ways: [both], promote: [true], hold: 2, seconds: 1, after: 2, rate: 300, reads: 0.2}
-  - {experiment: cancel-storm, setups: [pg-any1], hold: 1, seconds: 1, after: 2, rate: 1000, writers: 8}
 `
 
 const allFaults = `
