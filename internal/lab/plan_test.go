@@ -28,7 +28,7 @@ func builtin(t *testing.T, name string) *config.Study {
 
 // TestBuiltins: scripts know them by name, and each ends within 45 minutes.
 func TestBuiltins(t *testing.T) {
-	for _, name := range []string{"quick", "selftest", "power-off", "replication-modes", "faults", "aa", "failover"} {
+	for _, name := range []string{"quick", "selftest", "power-off", "replication-modes", "faults", "aa", "failover", "cluster-cost"} {
 		s := builtin(t, name)
 		if s.Name != name || s.About == "" {
 			t.Errorf("%s: calls itself %q, about %q", name, s.Name, s.About)

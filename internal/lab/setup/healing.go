@@ -32,6 +32,8 @@ type product interface {
 	// replace makes room for a member whose disk was lost; operator says that it
 	// took somebody who is not part of the setup.
 	replace(ctx context.Context, c *healing, m *member) (operator bool, err error)
+	// halt stops the servers cleanly, so that all can be started again as they were.
+	halt(ctx context.Context, c *healing, prim *member, others []*member) error
 	// switchover asks for another primary and returns when that was accepted.
 	switchover(ctx context.Context, c *healing, from, to *member) error
 	versions(ctx context.Context, c *healing) (map[string]string, error)
@@ -185,19 +187,14 @@ func (c *healing) powerOn(ctx context.Context, m *member) (empty, operator bool,
 	return empty, operator, c.up(ctx, m)
 }
 
-// Stop ends the agents, the primary's last, so that nobody takes over, and then
-// what they lean on.
+// Stop stops the servers so that nobody takes over, and then all else.
 func (c *healing) Stop(ctx context.Context) error {
 	prim := c.members[c.primary]
 	if i, _, err := c.find(ctx, -1); err == nil {
 		prim = c.members[i]
 	}
 	others := slices.DeleteFunc(slices.Clone(c.members), func(m *member) bool { return m == prim })
-	stop := func(m *member) error { return m.agent().stop(ctx, agentGrace) }
-	if err := c.each(others, stop); err != nil {
-		return err
-	}
-	if err := stop(prim); err != nil {
+	if err := c.product.halt(ctx, c, prim, others); err != nil {
 		return err
 	}
 	return c.each(c.members, func(m *member) error {

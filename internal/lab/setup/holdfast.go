@@ -98,6 +98,38 @@ func (p *holdfastCluster) replace(context.Context, *healing, *member) (operator 
 	return false, nil
 }
 
+// stopScript stops the server of a data directory fast, and at once after 20 s.
+const stopScript = `read -r p < "$1/postmaster.pid" || exit 0
+kill -INT "$p" || exit 0
+n=0
+while kill -0 "$p"; do
+	n=$((n + 1))
+	[ "$n" = 1000 ] && kill -QUIT "$p"
+	[ "$n" = 1500 ] && exit 1
+	sleep 0.02
+done 2>/dev/null
+exit 0`
+
+// halt: an agent that ends leaves its server running, for the next agent. All
+// agents go first, so that nobody wonders; the standbys then hold the primary's
+// last checkpoint.
+func (p *holdfastCluster) halt(ctx context.Context, c *healing, prim *member, others []*member) error {
+	if err := c.each(c.members, func(m *member) error { return m.agent().stop(ctx, agentGrace) }); err != nil {
+		return err
+	}
+	stop := func(m *member) error {
+		_, err := m.host.Run(ctx, place.Cmd{Path: "/bin/sh", Args: []string{"-c", stopScript, "stop", m.pg.DataDir}})
+		if err != nil {
+			return fmt.Errorf("stop the server of %s: %w", m.pg.Name, err)
+		}
+		return nil
+	}
+	if err := stop(prim); err != nil {
+		return err
+	}
+	return c.each(others, stop)
+}
+
 func (p *holdfastCluster) switchover(ctx context.Context, _ *healing, from, to *member) error {
 	_, err := from.host.Run(ctx, place.Cmd{Path: "holdfast", Args: []string{"switchover", to.pg.Name, "--config", p.conf(from)}})
 	return err

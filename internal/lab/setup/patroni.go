@@ -227,6 +227,16 @@ func etcdMember(list, peer string) (id, name string, err error) {
 	return "", "", nil
 }
 
+// halt: an agent that is stopped stops its server. The primary's comes last, or
+// another one would take over.
+func (p *patroniCluster) halt(ctx context.Context, c *healing, prim *member, others []*member) error {
+	stop := func(m *member) error { return m.agent().stop(ctx, agentGrace) }
+	if err := c.each(others, stop); err != nil {
+		return err
+	}
+	return stop(prim)
+}
+
 func (p *patroniCluster) switchover(ctx context.Context, _ *healing, from, to *member) error {
 	body, err := json.Marshal(map[string]string{"leader": from.pg.Name, "candidate": to.pg.Name})
 	if err != nil {
