@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // home gives a test a home directory and an environment of its own.
@@ -145,4 +147,11 @@ func FuzzDSN(f *testing.F) {
 			}
 		}
 	})
+}
+
+func mustConfig(t *testing.T, dsn string) *pgx.ConnConfig {
+	t.Helper()
+	cfg, _, err := parseDSN(dsn, os.Getenv)
+	check(t, err)
+	return cfg
 }

@@ -32,9 +32,9 @@ func (a *assessor) verdict() {
 	case a.e.Partial && a.hidden():
 		a.say(CauseUnknown, "The sessions of other users are hidden from this role, so nothing can be said about where their time goes.", fmt.Sprintf("GRANT pg_monitor TO %s.", a.e.Server.User))
 		return
-	case a.active.mean()+a.inTx.mean() < 0.02 && !a.busy():
+	case a.active.n+a.inTx.n == 0, a.active.mean()+a.inTx.mean() < 0.02 && !a.busy():
 		v.Storage = No
-		a.say(CauseIdle, fmt.Sprintf("There was nothing to diagnose: %.0f sessions were connected and none of them ran anything.", a.sessions.mean()),
+		a.say(CauseIdle, fmt.Sprintf("There was nothing to diagnose: %.0f sessions were connected, and hardly ever did one run anything.", a.sessions.mean()),
 			"Run it while the server is slow.")
 		a.override(CauseIdle)
 		return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/holdfast-db/holdfast/internal/diagnose"
 )
@@ -104,14 +105,18 @@ func counter(c *diagnose.Counter) string {
 func symptoms(b *strings.Builder, d diagnose.Diagnosis) {
 	b.WriteString("\nFive symptoms\n")
 	for _, s := range d.Symptoms {
-		fmt.Fprintf(b, "%s\n", wrap(fmt.Sprintf("%-27s %-11s %s", s.Name, s.Answer, clean(s.Evidence)), "  "))
+		lines := strings.Split(wrapTo(clean(s.Evidence), "", width-42), "\n")
+		fmt.Fprintf(b, "  %-27s %-11s %s\n", s.Name, s.Answer, lines[0])
+		for _, l := range lines[1:] {
+			fmt.Fprintf(b, "  %-39s %s\n", "", strings.TrimSpace(l))
+		}
 	}
 }
 
 func facts(b *strings.Builder, d diagnose.Diagnosis) {
 	b.WriteString("\nRates\n")
 	for _, p := range Rates(d) {
-		fmt.Fprintf(b, "  %-34s %s\n", p.Name, p.Value)
+		fact(b, p)
 	}
 	if len(d.Waits) > 0 {
 		b.WriteString("\nWaits of sessions in a statement\n")
@@ -130,7 +135,21 @@ func facts(b *strings.Builder, d diagnose.Diagnosis) {
 	}
 	b.WriteString("\nThe machine\n")
 	for _, p := range Machine(d.Host) {
-		fmt.Fprintf(b, "  %-34s %s\n", p.Name, clean(p.Value))
+		fact(b, p)
+	}
+}
+
+// fact is a name with its value, broken at blanks and commas.
+func fact(b *strings.Builder, p Pair) {
+	value := clean(p.Value)
+	if utf8.RuneCountInString(value) > width-37 {
+		value = strings.ReplaceAll(value, ",", ", ")
+		value = strings.Join(strings.Fields(value), " ")
+	}
+	lines := strings.Split(wrapTo(value, "", width-37), "\n")
+	fmt.Fprintf(b, "  %-34s %s\n", p.Name, lines[0])
+	for _, l := range lines[1:] {
+		fmt.Fprintf(b, "  %-34s %s\n", "", strings.TrimSpace(l))
 	}
 }
 

@@ -16,7 +16,9 @@ type Pair struct{ Name, Value string }
 const width = 100
 
 // wrap breaks a line at words, with the rest indented by two more.
-func wrap(s, indent string) string {
+func wrap(s, indent string) string { return wrapTo(s, indent, width) }
+
+func wrapTo(s, indent string, width int) string {
 	var lines []string
 	line := indent
 	for i, word := range strings.SplitAfter(s, " ") {
