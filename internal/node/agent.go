@@ -320,6 +320,9 @@ func (a *agent) loop(ctx context.Context, disk cluster.Disk) error {
 				s = a.step(s, a.tick())
 			}
 			s = a.step(s, e)
+			if a.news(e) {
+				s = a.step(s, a.tick()) // it reads the register at once, or tells the others to
+			}
 		case <-ticker.C:
 			s = a.step(s, a.tick())
 			a.o.Notify("WATCHDOG=1")
@@ -352,6 +355,19 @@ func (a *agent) hurried(e cluster.Event) bool {
 	_, first := e.(cluster.Leadership)
 	v := a.view // only this goroutine writes it
 	return first || v.Leads && (v.Register.Electing() || v.Register.Primary.Node != a.self) && time.Since(a.ticked) > a.timing.Heartbeat/10
+}
+
+// news says whether somebody has learned of a newer register just now: its
+// followers would hear of that with the next beat of the register's leader.
+func (a *agent) news(e cluster.Event) bool {
+	switch x := e.(type) {
+	case cluster.ProposeDone:
+		return x.Outcome == cluster.Committed
+	case cluster.Received:
+		hb, ok := x.Message.(cluster.Heartbeat)
+		return ok && hb.Version > a.view.Register.Version && time.Since(a.ticked) > time.Millisecond
+	}
+	return false
 }
 
 func drawID() (uint64, error) {

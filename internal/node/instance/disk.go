@@ -76,6 +76,10 @@ func (i *Instance) lookAtDirectory() dirView {
 	if v.exists = exists(filepath.Join(i.cfg.DataDir, "PG_VERSION")); !v.exists {
 		return v
 	}
+	if i.halfRewound() { // pg_rewind copies the source's over it, and it is put back after that
+		v.incarnation, v.standby = i.Incarnation(), true
+		return v
+	}
 	n, err := readIncarnation(filepath.Join(i.cfg.DataDir, incarnationName))
 	if err != nil {
 		i.log.Error("read the directory's incarnation", "error", err)

@@ -65,6 +65,8 @@ func (i *Instance) signalStandby() error {
 }
 
 func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork cluster.LSN) ([]cluster.Branch, error) {
+	took := laps{last: time.Now()}
+	defer func() { i.log.Info("promotion", took.args()...) }()
 	if i.current() == nil {
 		if err := i.startStandby(ctx, func(own cluster.Timeline) error {
 			_, err := i.tidyHistories(own, false)
@@ -75,6 +77,7 @@ func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork clust
 	} else if err := i.shutOut(ctx); err != nil {
 		return nil, err
 	}
+	took.lap("shut_out")
 	ctl, err := wal.ReadControl(i.cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -83,6 +86,7 @@ func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork clust
 		return nil, errors.New("it is a primary")
 	}
 	rep, err := i.replayTo(ctx, fork)
+	took.lap("replay")
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +95,14 @@ func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork clust
 		return nil, fmt.Errorf("it is on timeline %d, and cannot begin %d", own, t)
 	}
 	flushed, err := i.reserve(rep.History, t, fork)
+	took.lap("reserve")
 	if err != nil {
 		return nil, err
 	}
 	if err := i.trigger(ctx); err != nil {
 		return nil, err
 	}
+	took.lap("end_recovery")
 	h, err := i.begun(rep.History, t, fork)
 	return h, errors.Join(err, flushed())
 }
@@ -153,6 +159,20 @@ func (i *Instance) replayTo(ctx context.Context, fork cluster.LSN) (wal.Report, 
 	return rep, nil
 }
 
+// laps notes how long the parts of something took.
+type laps struct {
+	last time.Time
+	all  []any
+}
+
+func (l *laps) lap(what string) {
+	now := time.Now()
+	l.all = append(l.all, what, now.Sub(l.last).Round(100*time.Microsecond))
+	l.last = now
+}
+
+func (l *laps) args() []any { return l.all }
+
 func endsAt(rep wal.Report, fork cluster.LSN) error {
 	switch {
 	case rep.Replayable < rep.End:
@@ -183,6 +203,7 @@ func (i *Instance) trigger(ctx context.Context) error {
 		}
 		ctl, err := wal.ReadControl(i.cfg.DataDir)
 		if err == nil && ctl.State == wal.InProduction {
+			i.log.Info("in production")
 			return i.inProduction(ctx)
 		}
 		if err := sleep(ctx, time.Millisecond); err != nil {
@@ -227,10 +248,15 @@ func (i *Instance) begun(was []cluster.Branch, t cluster.Timeline, fork cluster.
 	return h, nil
 }
 
+// passing is how long a connection that the door turns away is there at most.
+const passing = 15 * time.Millisecond
+
 // shutOut ends the sessions of clients on a standby: none of them may find
-// itself on a primary.
+// itself on a primary. Who only comes to be turned away is not waited for.
 func (i *Instance) shutOut(ctx context.Context) error {
 	i.hup()
+	seen := map[process]time.Time{}
+	first := true
 	return poll(ctx, time.Millisecond, func() bool {
 		s := i.current()
 		if s == nil {
@@ -238,13 +264,21 @@ func (i *Instance) shutOut(ctx context.Context) error {
 		}
 		left := 0
 		for _, p := range childrenOf(i.cfg.DataDir, s.pid) {
-			if p.client() {
+			if !p.client() {
+				continue
+			}
+			_ = signal(p, syscall.SIGTERM)
+			p.title = ""
+			if _, known := seen[p]; !known && !first {
+				seen[p] = time.Now()
+			} else if first {
+				seen[p] = time.Time{} // it may have been let in
+			}
+			if time.Since(seen[p]) > passing {
 				left++
-				_ = signal(p, syscall.SIGTERM)
-			} else if receives(p.title, i.cfg.Cluster) == unborn {
-				left++ // it may have been let in by the rules of before
 			}
 		}
+		first = false
 		return left == 0
 	})
 }
