@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/user"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -117,7 +114,7 @@ func runNode(ctx context.Context, env Env, c *config.Node, debug bool) error {
 		level = slog.LevelDebug
 	}
 	o.Log = slog.New(slog.NewTextHandler(env.Stderr, &slog.HandlerOptions{Level: level}))
-	notify, err := newNotifier(ctx, env)
+	notify, err := newNotifier(ctx, env.Getenv)
 	if err != nil {
 		return err
 	}
@@ -130,31 +127,4 @@ func runNode(ctx context.Context, env Env, c *config.Node, debug bool) error {
 		return nil
 	}
 	return infraError(err)
-}
-
-// newNotifier tells the service manager how the node does, where one started it
-// (sd_notify); otherwise nobody.
-func newNotifier(ctx context.Context, env Env) (func(string), error) {
-	path := env.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return func(string) {}, nil
-	}
-	if strings.HasPrefix(path, "@") {
-		path = "\x00" + path[1:]
-	}
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unixgram", path)
-	if err != nil {
-		return nil, fmt.Errorf("reach the service manager at NOTIFY_SOCKET: %w", err)
-	}
-	watched := env.Getenv("WATCHDOG_USEC") != ""
-	if pid := env.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
-		watched = false
-	}
-	return func(state string) {
-		if state == "WATCHDOG=1" && !watched {
-			return
-		}
-		_, _ = c.Write([]byte(state))
-	}, nil
 }

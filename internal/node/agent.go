@@ -134,7 +134,7 @@ func live(ctx context.Context, o Options) (err error) {
 	}()
 
 	requests := &http.Server{Handler: a.serve(), TLSConfig: conf, ReadHeaderTimeout: firstByteWithin, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
-	a.work.Go(func() { _ = requests.Serve(tls.NewListener(m.kinds[forRequests], conf)) })
+	a.work.Go(func() { _ = requests.Serve(tls.NewListener(m.lend(forRequests), conf)) })
 	defer requests.Close() //nolint:errcheck // at the end of this life
 	closeAdmin, err := a.listenAdmin()
 	if err != nil {
@@ -307,8 +307,11 @@ func (a *agent) loop(ctx context.Context, disk cluster.Disk) error {
 	for {
 		select {
 		case <-ctx.Done():
-			a.o.Notify("STOPPING=1")
-			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+			cause := context.Cause(ctx)
+			if !errors.Is(cause, errAgain) { // the process goes on then
+				a.o.Notify("STOPPING=1")
+			}
+			if !errors.Is(cause, context.Canceled) {
 				return cause
 			}
 			return nil

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -150,7 +151,7 @@ func TestMuxForeign(t *testing.T) {
 		_ = c.SetReadDeadline(time.Now().Add(3 * firstByteWithin))
 		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
 			t.Errorf("after %q: read %d bytes, %v; want an end", first, n, err)
-		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		} else if os.IsTimeout(err) {
 			t.Errorf("after %q: the connection is kept", first)
 		}
 		_ = c.Close()

@@ -102,7 +102,8 @@ func (i *Instance) launch(ctx context.Context) (*server, error) {
 	}
 	pidfd := -1
 	pid, err := syscall.ForkExec(path, args, &syscall.ProcAttr{
-		Dir: "/", Env: append(environment(i.cfg.RunDir), startMark+"="+mark),
+		// A service manager may spare the agent when memory runs out; the postmaster inherits that, its sessions must not.
+		Dir: "/", Env: append(environment(i.cfg.RunDir), startMark+"="+mark, "PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj", "PG_OOM_ADJUST_VALUE=0"),
 		Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: i.user.credential(), PidFD: &pidfd},
 	})
