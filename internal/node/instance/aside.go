@@ -24,6 +24,9 @@ const (
 	asideFree = 1 << 30 // stays free on the file system
 )
 
+// asideTime begins the name of each directory: they sort by age.
+const asideTime = "20060102T150405.000000"
+
 // asideNote lies beside WAL that was kept aside, for people.
 type asideNote struct {
 	Why      string
@@ -64,7 +67,7 @@ func (i *Instance) setAside(ctx context.Context, n asideNote, rep wal.Report, fo
 	if len(n.LeftOut) > 0 {
 		i.log.Warn("not all WAL that diverged is kept aside: it would take too much space", "kept", fit, "left out", len(n.LeftOut))
 	}
-	dir := filepath.Join(i.asideDir(), n.Time.Format("20060102T150405.000000"))
+	dir := filepath.Join(i.asideDir(), n.Time.Format(asideTime))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("keep WAL aside: %w", err)
 	}

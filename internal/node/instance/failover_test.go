@@ -23,7 +23,12 @@ func TestFailover(t *testing.T) {
 	p := newPeers(t, "a", "b", "c")
 	p.begin("a", "b", "c")
 	stop := p.load("a")
-	time.Sleep(700 * time.Millisecond) // the load itself: how much it wrote is checked below
+	p.until(30*time.Second, func() error {
+		if p.query("a", "SELECT (count(*) > 1000)::text FROM public.t") != "true" {
+			return errNotYet
+		}
+		return nil
+	})
 	killTree(p.all["a"])
 	rows := stop()
 	if rows < 100 {
@@ -209,8 +214,14 @@ func TestFetch(t *testing.T) {
 			p := newPeers(t, "a", "b", "c")
 			p.begin("a", "b", "c")
 			p.recruit("b") // it stops receiving here
+			from := p.query("a", "SELECT pg_current_wal_lsn()::text")
 			stop := p.load("a")
-			time.Sleep(1200 * time.Millisecond)
+			p.until(30*time.Second, func() error {
+				if p.query("a", "SELECT coalesce(max(flush_lsn) > '"+from+"'::pg_lsn + 2000000, false)::text FROM pg_stat_replication") != "true" {
+					return errNotYet
+				}
+				return nil
+			})
 			killTree(p.all["a"])
 			stop()
 			c, _ := p.recruit("c")
@@ -246,7 +257,7 @@ func TestAbandonedPromotion(t *testing.T) {
 	p := newPeers(t, "a", "b")
 	p.begin("a", "b")
 	b, _ := p.recruit("b")
-	if _, err := p.all["b"].reserve(b.History, 9, b.End); err != nil {
+	if _, err := p.all["b"].reserve(b.History, 9); err != nil {
 		t.Fatal(err)
 	}
 	// The running server finds them and takes the newest for its target.
@@ -262,6 +273,37 @@ func TestAbandonedPromotion(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(p.all["b"].cfg.DataDir, "pg_wal", "*.history"))
 	if len(left) > 0 {
 		t.Fatalf("left behind: %v", left)
+	}
+}
+
+// TestUnfinishedPromotion: a promotion that ended before its first record left a
+// history file, and copies of WAL. The next one leaves from where that one did.
+func TestUnfinishedPromotion(t *testing.T) {
+	p := newPeers(t, "a", "b")
+	p.begin("a", "b")
+	b, _ := p.recruit("b")
+	p.do("b", func(id uint64) cluster.Effect { return cluster.StopPostgres{ID: id, Immediate: true} })
+	i := p.all["b"]
+	dir := filepath.Join(i.cfg.DataDir, "pg_wal")
+	last := wal.Segment{Timeline: 1, Number: uint64(b.End) / (16 << 20)}
+	h := append(slices.Clone(b.History), cluster.Branch{Timeline: 2, Fork: b.End})
+	began := wal.Segment{Timeline: 2, Number: last.Number}.Name(16 << 20)
+	if exists(filepath.Join(dir, last.Name(16<<20))) {
+		if err := copyFile(filepath.Join(dir, last.Name(16<<20)), filepath.Join(dir, began)); err != nil {
+			t.Fatal(err)
+		}
+		if u := i.user; u.switches {
+			if err := os.Chown(filepath.Join(dir, began), int(u.uid), int(u.gid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := i.writeDurable(filepath.Join(dir, wal.HistoryName(2)), wal.FormatHistory(h, "unfinished")); err != nil {
+		t.Fatal(err)
+	}
+	d, _ := p.do("b", func(id uint64) cluster.Effect { return cluster.Promote{ID: id, Timeline: 3, Fork: b.End} })
+	if want := []cluster.Branch{{Timeline: 1}, {Timeline: 3, Fork: b.End}}; !slices.Equal(d.Postgres.History, want) {
+		t.Fatalf("promoted to %v, want %v", d.Postgres.History, want)
 	}
 }
 

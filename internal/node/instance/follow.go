@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
 	"github.com/holdfast-db/holdfast/internal/node/instance/wal"
@@ -109,7 +108,7 @@ func (i *Instance) followUpstream(ctx context.Context, p pass, x cluster.Follow)
 	if err != nil {
 		return fmt.Errorf("ask %s to admit this node: %w", x.Upstream.Node, err)
 	}
-	if err := i.standStill(ctx); err != nil {
+	if err := i.tidyRunning(); err != nil {
 		return err
 	}
 	if err := i.signalStandby(); err != nil {
@@ -142,10 +141,7 @@ func (i *Instance) followUpstream(ctx context.Context, p pass, x cluster.Follow)
 		}
 		return nil
 	}
-	return i.startStandby(ctx, func(own cluster.Timeline) error {
-		_, err := i.tidyHistories(own, false)
-		return err
-	})
+	return i.startStandby(ctx)
 }
 
 // isPrimary refuses where a server runs out of recovery.
@@ -163,30 +159,21 @@ func (i *Instance) isPrimary() error {
 	return nil
 }
 
-// standStill removes what a promotion that did not happen left behind. A running
-// server may have taken that for its target, and is stopped.
-func (i *Instance) standStill(ctx context.Context) error {
-	if i.current() == nil {
-		return nil
-	}
+// tidyRunning removes what a promotion that did not happen left behind, so that
+// whoever starts this directory next can.
+func (i *Instance) tidyRunning() error {
 	i.held.mu.Lock()
 	h := i.held.report.History
 	i.held.mu.Unlock()
-	if len(h) == 0 {
+	if i.current() == nil || len(h) == 0 {
 		return nil
 	}
-	stale, err := i.tidyHistories(h[len(h)-1].Timeline, true)
-	if err != nil || !stale {
-		return err
-	}
-	i.log.Info("history files of a promotion that did not happen were removed; Postgres starts anew")
-	return i.endServer(ctx, time.Second)
+	return i.tidyHistories(h[len(h)-1].Timeline, true)
 }
 
-// startStandby starts Postgres as a standby. before is told the directory's
-// timeline. A server that is still recovering when ctx ends keeps running: it
-// has no upstream that it was not given.
-func (i *Instance) startStandby(ctx context.Context, before func(own cluster.Timeline) error) error {
+// startStandby starts Postgres as a standby. A server that is still recovering
+// when ctx ends keeps running: it has no upstream that it was not given.
+func (i *Instance) startStandby(ctx context.Context) error {
 	if err := i.prepareStandby(ctx); err != nil {
 		return err
 	}
@@ -197,7 +184,7 @@ func (i *Instance) startStandby(ctx context.Context, before func(own cluster.Tim
 	if err != nil {
 		return err
 	}
-	if err := before(rep.History[len(rep.History)-1].Timeline); err != nil {
+	if err := i.tidyHistories(rep.History[len(rep.History)-1].Timeline, false); err != nil {
 		return err
 	}
 	s, err := i.launch(ctx)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-db/holdfast/internal/cluster"
 	"github.com/holdfast-db/holdfast/internal/node/instance/wal"
 )
@@ -29,8 +31,15 @@ func (i *Instance) promote(x cluster.Promote) task {
 			return nil
 		},
 		rest: func(ctx context.Context) cluster.Done {
-			h, err := i.promoteTo(ctx, x.Timeline, x.Fork)
-			d := i.doneWithLook(ctx, err)
+			w := &watcher{} // one session for all of it: each new one costs milliseconds
+			defer w.drop()
+			h, err := i.promoteTo(ctx, w, x.Timeline, x.Fork)
+			i.changed()
+			look := i.lookWith(ctx, w)
+			d := cluster.Done{OK: err == nil, Postgres: &look}
+			if err != nil {
+				d.Why = err.Error()
+			}
 			if d.OK && !slices.Equal(d.Postgres.History, h) {
 				// It could not be asked, as when all connections are in use; its files tell.
 				d.Postgres.Primary, d.Postgres.History = true, h
@@ -64,14 +73,11 @@ func (i *Instance) signalStandby() error {
 	return nil
 }
 
-func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork cluster.LSN) ([]cluster.Branch, error) {
+func (i *Instance) promoteTo(ctx context.Context, w *watcher, t cluster.Timeline, fork cluster.LSN) ([]cluster.Branch, error) {
 	took := laps{last: time.Now()}
 	defer func() { i.log.Info("promotion", took.args()...) }()
 	if i.current() == nil {
-		if err := i.startStandby(ctx, func(own cluster.Timeline) error {
-			_, err := i.tidyHistories(own, false)
-			return err
-		}); err != nil {
+		if err := i.startStandby(ctx); err != nil {
 			return nil, err
 		}
 	} else if err := i.shutOut(ctx); err != nil {
@@ -85,7 +91,7 @@ func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork clust
 	if ctl.State == wal.InProduction {
 		return nil, errors.New("it is a primary")
 	}
-	rep, err := i.replayTo(ctx, fork)
+	rep, err := i.replayTo(ctx, w, fork)
 	took.lap("replay")
 	if err != nil {
 		return nil, err
@@ -94,12 +100,12 @@ func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork clust
 	if own >= t {
 		return nil, fmt.Errorf("it is on timeline %d, and cannot begin %d", own, t)
 	}
-	flushed, err := i.reserve(rep.History, t, fork)
+	flushed, err := i.reserve(rep.History, t)
 	took.lap("reserve")
 	if err != nil {
 		return nil, err
 	}
-	if err := i.trigger(ctx); err != nil {
+	if err := i.trigger(ctx, w); err != nil {
 		return nil, err
 	}
 	took.lap("end_recovery")
@@ -109,8 +115,8 @@ func (i *Instance) promoteTo(ctx context.Context, t cluster.Timeline, fork clust
 
 // replayTo waits until all up to fork is replayed, and refuses where WAL ends
 // elsewhere or cannot be replayed.
-func (i *Instance) replayTo(ctx context.Context, fork cluster.LSN) (wal.Report, error) {
-	c, err := i.connect(ctx)
+func (i *Instance) replayTo(ctx context.Context, w *watcher, fork cluster.LSN) (wal.Report, error) {
+	c, err := i.sessionOf(ctx, w)
 	if err != nil {
 		// It may be that no connection is to be had. Postgres replays all that it has
 		// before it ends recovery, so what is read in its files decides alone.
@@ -121,7 +127,6 @@ func (i *Instance) replayTo(ctx context.Context, fork cluster.LSN) (wal.Report, 
 		}
 		return rep, endsAt(rep, fork)
 	}
-	defer closeConn(c)
 	s, _, err := i.askStandby(ctx, c)
 	if err != nil {
 		return wal.Report{}, err
@@ -184,7 +189,7 @@ func endsAt(rep wal.Report, fork cluster.LSN) error {
 }
 
 // trigger tells the server to end recovery, as pg_ctl does, and waits until it has.
-func (i *Instance) trigger(ctx context.Context) error {
+func (i *Instance) trigger(ctx context.Context, w *watcher) error {
 	s := i.current()
 	if s == nil {
 		return errDown
@@ -203,8 +208,7 @@ func (i *Instance) trigger(ctx context.Context) error {
 		}
 		ctl, err := wal.ReadControl(i.cfg.DataDir)
 		if err == nil && ctl.State == wal.InProduction {
-			i.log.Info("in production")
-			return i.inProduction(ctx)
+			return i.inProduction(ctx, w)
 		}
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return err
@@ -213,13 +217,12 @@ func (i *Instance) trigger(ctx context.Context) error {
 }
 
 // inProduction waits for the moment between pg_control and the sessions' view.
-func (i *Instance) inProduction(ctx context.Context) error {
-	c, err := i.connect(ctx)
+func (i *Instance) inProduction(ctx context.Context, w *watcher) error {
+	c, err := i.sessionOf(ctx, w)
 	if err != nil {
 		i.log.Warn("promoted, and not asked", "error", err)
 		return nil
 	}
-	defer closeConn(c)
 	for {
 		s, _, err := i.askStandby(ctx, c)
 		if err != nil || !s.recovering {
@@ -229,6 +232,23 @@ func (i *Instance) inProduction(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// sessionOf is w's session with the server that runs now, opened if there is none.
+func (i *Instance) sessionOf(ctx context.Context, w *watcher) (*pgx.Conn, error) {
+	s := i.current()
+	if s == nil {
+		return nil, errDown
+	}
+	if w.conn == nil || w.of != s {
+		w.drop()
+		c, err := i.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		w.conn, w.of = c, s
+	}
+	return w.conn, nil
 }
 
 // begun checks that the new timeline is the one that was asked for, and returns

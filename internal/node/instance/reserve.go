@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
 	"github.com/holdfast-db/holdfast/internal/node/instance/wal"
@@ -15,37 +17,29 @@ import (
 // own of which there is no history file. The register gives numbers out, so the
 // ones between are reserved by files that say so.
 //
-// Such a file names the branches that the directory is on, as if its timeline had
-// begun at the fork. A standby looks for the newest timeline all the time, and
-// would not start at all if the newest were not a child of its own.
+// Such a file names no ancestor. A standby looks for the newest timeline all the
+// time, and takes one that is a child of its own for its target: with the present
+// branch as its parent, a reserved number became an ancestor of the promoted one,
+// if the look came between the two. A start with one as the newest would fail,
+// hence tidyHistories before each.
 
-// reserve makes the history files that are missing below t. h is the
-// directory's own history, fork its end. They are there when it returns; the
-// returned function waits until they are on disk, which followers that come after
-// a loss of power depend on, and the promotion does not.
-func (i *Instance) reserve(h []cluster.Branch, t cluster.Timeline, fork cluster.LSN) (flushed func() error, err error) {
+// reserve makes the history files that are missing below t. h is the directory's
+// own history. They are there when it returns; the returned function waits until
+// they are on disk, which followers that come after a loss of power depend on, and
+// the promotion does not.
+func (i *Instance) reserve(h []cluster.Branch, t cluster.Timeline) (flushed func() error, err error) {
 	dir := filepath.Join(i.cfg.DataDir, "pg_wal")
-	own := h[len(h)-1].Timeline
 	var made []string
 	for n := cluster.Timeline(2); n < t; n++ {
 		path := filepath.Join(dir, wal.HistoryName(n))
 		if exists(path) {
 			continue
 		}
-		branches := append([]cluster.Branch(nil), h...)
-		for len(branches) > 1 && branches[len(branches)-1].Timeline > n {
-			branches = branches[:len(branches)-1]
+		text := []byte(wal.Reserved)
+		if at := slices.IndexFunc(h, func(b cluster.Branch) bool { return b.Timeline == n }); at >= 0 {
+			text = wal.FormatHistory(h[:at+1], "a former timeline") // missing where a base backup made the directory
 		}
-		comment := wal.Reserved
-		switch {
-		case branches[len(branches)-1].Timeline == n:
-			comment = "a former timeline" // its file is missing where a base backup made the directory
-		case n > own:
-			branches = append(branches, cluster.Branch{Timeline: n, Fork: fork})
-		default:
-			branches = append(branches, cluster.Branch{Timeline: n, Fork: h[len(branches)].Fork})
-		}
-		if err := i.writeVolatile(path, wal.FormatHistory(branches, comment)); err != nil {
+		if err := i.writeVolatile(path, text); err != nil {
 			return nil, fmt.Errorf("reserve timeline %d: %w", n, err)
 		}
 		made = append(made, path)
@@ -65,20 +59,20 @@ func (i *Instance) reserve(h []cluster.Branch, t cluster.Timeline, fork cluster.
 }
 
 // tidyHistories removes history files above own, the directory's own timeline,
-// that no WAL belongs to: reserved by a promotion that did not happen, or of one
-// that ended before its first record. A standby would take the newest for its
-// target, and not start or not follow. Those of the upstream are fetched again
-// by whoever streams from it.
+// that no record belongs to: reserved by a promotion that did not happen, or of
+// one that ended before its first record. A standby would take the newest for its
+// target: it would not start, or the next promotion would leave from there. Those
+// of the upstream are fetched again by whoever streams from it. Segments that such
+// a promotion began hold copies only; they are kept aside all the same.
 //
-// From a running server only reserved ones are taken that no begun timeline lies
-// above; stale says that there were some, and that it has to be started anew.
-func (i *Instance) tidyHistories(own cluster.Timeline, running bool) (stale bool, err error) {
+// From a running server only reserved ones are taken that no begun timeline lies above.
+func (i *Instance) tidyHistories(own cluster.Timeline, running bool) error {
 	dir := filepath.Join(i.cfg.DataDir, "pg_wal")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return false, err
+		return err
 	}
-	begun, newest := map[cluster.Timeline]bool{}, own
+	segments, newest := map[cluster.Timeline][]string{}, own
 	above := map[cluster.Timeline]bool{} // value: reserved
 	for _, e := range entries {
 		name := e.Name()
@@ -93,23 +87,55 @@ func (i *Instance) tidyHistories(own cluster.Timeline, running bool) (stale bool
 			if !above[t] {
 				newest = max(newest, t)
 			}
-		case len(name) == 24:
-			begun[t] = true
+		case len(name) == 24 && t > own:
+			segments[t] = append(segments[t], name)
 		}
 	}
+	gone := false
 	for t, reserved := range above {
-		if begun[t] || running && (!reserved || t < newest) {
+		if running && (!reserved || t < newest) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(dir, wal.HistoryName(t))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return stale, err
+		if err := i.moveAside(fmt.Sprintf("unfinished-timeline-%d", t), dir, segments[t]); err != nil {
+			return err
 		}
-		stale = true
+		if err := os.Remove(filepath.Join(dir, wal.HistoryName(t))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		gone = true
 	}
-	if !stale {
-		return false, nil
+	if !gone {
+		return nil
 	}
-	return running, syncDir(dir)
+	return syncDir(dir)
+}
+
+// moveAside moves files out of the way, into the agent's state.
+func (i *Instance) moveAside(what, from string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	if _, err := i.asideRoom(); err != nil {
+		return err
+	}
+	to := filepath.Join(i.asideDir(), time.Now().UTC().Format(asideTime)+"-"+what)
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := copyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+			return fmt.Errorf("keep %s aside: %w", name, err)
+		}
+	}
+	if err := errors.Join(syncDir(to), syncDir(i.asideDir())); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(from, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 func isReserved(path string, t cluster.Timeline) bool {

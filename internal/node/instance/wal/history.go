@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-db/holdfast/internal/cluster"
 )
 
-// Reserved is the comment in a history file that only keeps its number from
-// being used. See Reserve.
-const Reserved = "holdfast: reserved"
+// Reserved is all that stands in a history file that only keeps its number from
+// being used: a timeline that never began has no ancestors.
+const Reserved = "# reserved by holdfast\n"
 
 // HistoryName is the name of a timeline's history file.
 func HistoryName(t cluster.Timeline) string { return fmt.Sprintf("%08X.history", uint32(t)) }
@@ -19,6 +19,9 @@ func HistoryName(t cluster.Timeline) string { return fmt.Sprintf("%08X.history",
 // ParseHistory reads the history file of timeline t: the branches that lead to
 // t, t itself last. They carry no epochs. reserved says that t was never begun.
 func ParseHistory(t cluster.Timeline, file []byte) (h []cluster.Branch, reserved bool, err error) {
+	if string(file) == Reserved {
+		return []cluster.Branch{{Timeline: t}}, true, nil
+	}
 	fork := cluster.LSN(0)
 	for line := range bytes.Lines(file) {
 		text := strings.TrimSpace(string(line))
@@ -42,9 +45,8 @@ func ParseHistory(t cluster.Timeline, file []byte) (h []cluster.Branch, reserved
 			return nil, false, fmt.Errorf("history of timeline %d: %q does not follow what stands before it", t, text)
 		}
 		h, fork = append(h, b), at
-		reserved = strings.Contains(text, Reserved)
 	}
-	return append(h, cluster.Branch{Timeline: t, Fork: fork}), reserved, nil
+	return append(h, cluster.Branch{Timeline: t, Fork: fork}), false, nil
 }
 
 // FormatHistory is the history file of the last branch of h. why is its comment.

@@ -19,9 +19,12 @@ func TestHistory(t *testing.T) {
 	if err != nil || reserved || !slices.Equal(h, want) {
 		t.Fatalf("%v %v %v", h, reserved, err)
 	}
-	again, reserved, err := ParseHistory(7, FormatHistory(h, Reserved))
-	if err != nil || !reserved || !slices.Equal(again, want) {
+	again, reserved, err := ParseHistory(7, FormatHistory(h, "x"))
+	if err != nil || reserved || !slices.Equal(again, want) {
 		t.Fatalf("written and read again: %v %v %v", again, reserved, err)
+	}
+	if h, reserved, err = ParseHistory(7, []byte(Reserved)); err != nil || !reserved || len(h) != 1 {
+		t.Fatalf("a number that is reserved: %v %v %v", h, reserved, err)
 	}
 	for _, bad := range []string{"7\t0/1\tx", "1\t0/2\tx\n2\t0/1\tx", "2\t0/1\n1\t0/2", "1", "x\t0/1", "1\tx", "0\t0/1\tx"} {
 		if h, _, err := ParseHistory(7, []byte(bad)); err == nil {
