@@ -138,6 +138,7 @@ func (w *World) repair() {
 	for _, n := range w.nodes {
 		n.diskFull, n.diskHung, n.diskSlow, n.rejectLoad = false, false, false, false
 		n.rate, n.deaf, n.pg.lagging, n.pg.blocked = 1, 0, false, ""
+		n.dieNext, n.lateNext = false, false // who was to die over a write of its own may never have had one
 		n.powerOn(50)
 		if !n.alive {
 			n.on(onHost, 50, n.startAgent)
