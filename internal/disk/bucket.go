@@ -80,6 +80,8 @@ type Throttle struct {
 	tookBytes    float64
 	throttled    int64 // how often somebody had to wait
 	throttledFor time.Duration
+	owed         float64 // operations of the disk's own write-back, not taken yet
+	owedBytes    float64
 }
 
 // NewThrottle returns nil if t has no limits of the kind. Credit is full.
@@ -104,6 +106,48 @@ func (t *Throttle) Take(ops, bytes, now int64) time.Duration {
 	return wait
 }
 
+// writeBackDepth is how many operations the disk's own write-back has at the
+// device at once: who reads meanwhile waits behind these, not behind all.
+const writeBackDepth = 32
+
+// owedFor is how many seconds of operations write-back may be behind before
+// writers have to wait for it.
+const owedFor = 1
+
+// Owe notes write-back that no fsync asked for.
+func (t *Throttle) Owe(ops, bytes int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.owed += float64(ops)
+	t.owedBytes += float64(bytes)
+}
+
+// PayBack takes the next of what is owed and returns how long to wait before
+// the one after it; done, when nothing is left.
+func (t *Throttle) PayBack(now int64) (wait time.Duration, done bool) {
+	t.mu.Lock()
+	n := min(t.owed, writeBackDepth)
+	if n <= 0 {
+		t.owed, t.owedBytes = 0, 0
+		t.mu.Unlock()
+		return 0, true
+	}
+	bytes := t.owedBytes * n / t.owed
+	t.owed -= n
+	t.owedBytes -= bytes
+	t.mu.Unlock()
+	return t.Take(int64(n), int64(bytes), now), false
+}
+
+// Behind says whether so much write-back is owed that writers must wait.
+func (t *Throttle) Behind() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return over(t.owed, t.ops.base.rate) || over(t.owedBytes, t.bytes.base.rate)
+}
+
+func over(owed, rate float64) bool { return rate > 0 && owed > owedFor*rate }
+
 // Stats returns the throttle's counters, by the names of Disk.Stats.
 func (t *Throttle) Stats(now int64) map[string]float64 {
 	t.mu.Lock()
@@ -111,7 +155,8 @@ func (t *Throttle) Stats(now int64) map[string]float64 {
 	return map[string]float64{
 		"io_operations": t.took, "io_bytes": t.tookBytes,
 		"throttled": float64(t.throttled), "throttled_ms": float64(t.throttledFor) / 1e6,
-		"iops_credit": t.ops.balance(now), "credit_bytes": t.bytes.balance(now),
+		"owed_operations": t.owed,
+		"iops_credit":     t.ops.balance(now), "credit_bytes": t.bytes.balance(now),
 	}
 }
 

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"math"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,4 +73,64 @@ func TestThrottleNeverExceedsItsLimits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWriteBackIsPaidForByAndBy: a reader never waits behind all that the disk
+// writes back by itself, and nothing of it is forgotten.
+func TestWriteBackIsPaidForByAndBy(t *testing.T) {
+	now := int64(0)
+	th := NewThrottle(&Timing{IOPS: Limit{Rate: 1000}}, now)
+	th.Owe(5000, 5000*PageSize)
+	if !th.Behind() {
+		t.Error("5 seconds of operations are owed, and writers need not wait")
+	}
+	reads, worst := 0, time.Duration(0)
+	for done := false; !done; {
+		var due time.Duration
+		if due, done = th.PayBack(now); done {
+			break
+		}
+		// A reader comes right behind it.
+		wait := th.Take(1, PageSize, now)
+		worst, reads = max(worst, wait), reads+1
+		now += int64(max(due, wait))
+	}
+	if worst > 100*time.Millisecond {
+		t.Errorf("a read waited %v", worst)
+	}
+	if s := th.Stats(now); s["io_operations"] != float64(5000+reads) || s["owed_operations"] != 0 || th.Behind() {
+		t.Errorf("%.0f operations were taken, %.0f are owed; want %d and none", s["io_operations"], s["owed_operations"], 5000+reads)
+	}
+	if took := time.Duration(now); took < 4900*time.Millisecond || took > 5500*time.Millisecond {
+		t.Errorf("5,000 operations and %d reads took %v at 1,000 a second", reads, took)
+	}
+}
+
+// TestBackgroundCountsRuns: each run of pages is one operation, wherever in the
+// file it lies.
+func TestBackgroundCountsRuns(t *testing.T) {
+	d, err := Open(newMemImage(), Options{RootMode: 0o755})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := d.PowerOn(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := s.Create(Root, "f", NewNode{Mode: syscall.S_IFREG | 0o600}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []int64{3, 5000, 5001, 20_000} { // three runs
+		if err := s.Write(f.Ino, make([]byte, PageSize), page*PageSize, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const later = int64(time.Minute)
+	if err := s.Tick(later); err != nil {
+		t.Fatal(err)
+	}
+	if ops, bytes := d.Background(); ops != 3 || bytes != 4*PageSize {
+		t.Errorf("written back: %d operations of %d bytes, want 3 of %d", ops, bytes, 4*PageSize)
+	}
 }

@@ -105,8 +105,8 @@ func (s *Session) writePages(n *inode, sc *scratch) (fresh extents, err error) {
 		if r := (run{first, first + int64(j-i)}); !n.ext.has(r) {
 			fresh.add(r)
 		}
+		n.live.runs += (int64(j-i)*PageSize + MaxIO - 1) / MaxIO
 		i = j
-		n.live.runs += (int64(j)*PageSize + MaxIO - 1) / MaxIO
 	}
 	return fresh, nil
 }

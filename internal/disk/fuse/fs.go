@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,6 +28,9 @@ type fileSystem struct {
 	once sync.Once
 	// spin and bias of delays are shared by all that wait.
 	sleeper sleeper
+
+	paying atomic.Bool // somebody pays for write-back
+	payMu  sync.Mutex
 }
 
 func newFileSystem(d *Drive, s *disk.Session) *fileSystem {

@@ -93,6 +93,9 @@ func (d *Drive) limit(old, t *disk.Timing, hang bool) {
 	}
 	if old == nil || old.IOPS != t.IOPS || old.Bytes != t.Bytes {
 		l.throttle = disk.NewThrottle(t, now())
+		if d.disk != nil {
+			_, _ = d.disk.Background() // was written back under other limits
+		}
 	}
 	switch {
 	case t.Parallel == 0:
@@ -151,22 +154,47 @@ func (f *fileSystem) admitFlush(l *limits, ino uint64) bool {
 	return f.throttled(l, ops, bytes)
 }
 
-// background lets the disk's own write-back count, and with wait the writer that
-// forced it wait.
+// background lets the disk's own write-back count. It is paid for by and by, so
+// that reads get their share meanwhile; with wait, and when too much is owed, the
+// writer waits. It returns false after a cut.
 func (f *fileSystem) background(wait bool) bool {
 	l := f.d.limits.Load()
 	if l == nil || l.throttle == nil {
 		return true
 	}
-	ops, bytes := f.d.disk.Background()
-	if ops == 0 {
+	if ops, bytes := f.d.disk.Background(); ops > 0 {
+		l.throttle.Owe(ops, bytes)
+		if f.paying.CompareAndSwap(false, true) {
+			go f.payBack()
+		}
+	}
+	if !wait || !l.throttle.Behind() {
 		return true
 	}
-	if !wait {
-		l.throttle.Take(ops, bytes, now())
-		return true
+	f.payMu.Lock() // one writer at a time; the others wait for it
+	defer f.payMu.Unlock()
+	for l.throttle.Behind() {
+		due, _ := l.throttle.PayBack(now())
+		if due > 0 && !f.sleeper.sleep(due, f.dead) {
+			return false
+		}
+		if f.d.limits.Load() != l {
+			break // other limits are in force
+		}
 	}
-	return f.throttled(l, ops, bytes)
+	return f.awake()
+}
+
+// payBack takes what is owed until nothing is left, or other limits are in force.
+func (f *fileSystem) payBack() {
+	defer f.paying.Store(false)
+	first := f.d.limits.Load()
+	for l := first; l != nil && l == first && l.throttle != nil; l = f.d.limits.Load() {
+		due, done := l.throttle.PayBack(now())
+		if done || due > 0 && !f.sleeper.sleep(due, f.dead) {
+			return
+		}
+	}
 }
 
 // atDevice carries out a delay of one transfer in one of the disk's slots.

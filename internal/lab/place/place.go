@@ -164,6 +164,13 @@ type DiskController interface {
 	SyncDisk(ctx context.Context) error
 }
 
+// MemoryLimiter bounds the memory of a host.
+type MemoryLimiter interface {
+	// LimitMemory bounds the memory of all programs of the host together, what is
+	// cached of their files included. It holds over power cycles; 0 lifts it.
+	LimitMemory(ctx context.Context, bytes int64) error
+}
+
 // ErrNoPower is wrapped by errors of what needs a host that has power, and by
 // Process.Wait after the host lost it.
 var ErrNoPower = errors.New("the host has no power")

@@ -249,9 +249,14 @@ func removeCgroup(dir string) error {
 	if err := killCgroup(dir); err != nil {
 		return err
 	}
-	_, err := os.Stat(filepath.Join(dir, "cgroup.freeze"))
-	if err := thawCgroup(dir, err == nil); err != nil {
-		return err
+	for _, g := range []cgroupFreezer{{dir: dir, v2: true}, {dir: dir}} {
+		if _, err := os.Stat(g.file()); err != nil {
+			continue // it bounds memory only
+		}
+		if err := thawCgroup(dir, g.v2); err != nil {
+			return err
+		}
+		break
 	}
 	return removeEmptyCgroup(dir)
 }

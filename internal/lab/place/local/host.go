@@ -13,15 +13,16 @@ import (
 )
 
 // host is one host, on or off. It implements place.Host, PowerCycler,
-// Partitioner, Freezer, Attacher, Wiper, DiskStatser and DiskController.
+// Partitioner, Freezer, Attacher, Wiper, DiskStatser, DiskController and MemoryLimiter.
 type host struct {
 	lab    *lab
 	spec   place.HostSpec
 	number int
 	disk   *disk // nil without one
 
-	power      sync.Mutex // serialises what changes the machine
-	generation int
+	power       sync.Mutex // serialises what changes the machine
+	generation  int
+	memoryLimit int64 // bytes, 0 for none
 
 	mu      sync.Mutex
 	machine *machine // nil while off

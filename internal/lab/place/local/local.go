@@ -48,6 +48,7 @@ type lab struct {
 	net    *network
 	userID int
 	groups []cgroupParent // where programs can be frozen
+	memory []string       // where their memory can be bounded
 
 	mu    sync.Mutex // guards what follows, and is never held while a host starts
 	hosts []*host    // in order of their numbers, which start at 1
@@ -87,7 +88,7 @@ func New(o Options) (place.Place, error) {
 	}
 	return &lab{
 		opts: o, log: o.Log.With("lab", st.id), state: st, net: nw, userID: id,
-		groups: cgroupParents(), cuts: map[direction]bool{},
+		groups: cgroupParents(), memory: memoryParents(), cuts: map[direction]bool{},
 	}, nil
 }
 

@@ -29,6 +29,7 @@ type machine struct {
 	root    int // descriptor of the host's root directory
 	port    *port
 	freezer freezer
+	memory  memoryGroup
 	says    *tail         // what the first process wrote to stderr
 	dead    chan struct{} // closed when the first process, and so all, has ended
 
@@ -50,8 +51,11 @@ func bootMachine(ctx context.Context, h *host) (_ *machine, err error) {
 	if m.freezer, err = h.lab.newFreezer(h.spec.Name); err != nil {
 		return nil, err
 	}
-	if err := m.spawn(h); err != nil {
+	if m.memory, err = h.lab.newMemoryGroup(h.spec.Name, m.freezer); err != nil {
 		return nil, errors.Join(err, m.freezer.remove())
+	}
+	if err := m.spawn(h); err != nil {
+		return nil, errors.Join(err, m.freezer.remove(), m.memory.remove())
 	}
 	defer func() {
 		if err != nil {
@@ -103,7 +107,10 @@ func (m *machine) spawn(h *host) error {
 		return fmt.Errorf("start the host's first process: %w", err)
 	}
 	go m.watch(h.lab.log)
-	err = errors.Join(h.lab.state.record(m.pid()), m.freezer.adopt(m.pid()))
+	err = errors.Join(h.lab.state.record(m.pid()), m.freezer.adopt(m.pid()), m.memory.adopt(m.pid()))
+	if h.memoryLimit > 0 && err == nil {
+		err = m.memory.limit(h.memoryLimit)
+	}
 	if err != nil {
 		err = errors.Join(err, m.end())
 	}
@@ -177,7 +184,7 @@ func (m *machine) end() error {
 	if m.port != nil {
 		errs = append(errs, m.port.remove())
 	}
-	return errors.Join(append(errs, m.freezer.remove())...)
+	return errors.Join(append(errs, m.freezer.remove(), m.memory.remove())...)
 }
 
 // endDeadline bounds how long killed programs may take to go; one in the middle
