@@ -48,6 +48,11 @@ type Experiment struct {
 
 	FlushTimes []float64 `yaml:"flush_times"` // commit: the primary's flushes take so many times as long as the disk's; one group each; default 1
 
+	Memory    int     `yaml:"memory"`      // storage-bound, vacuum, logical-backlog: MB of the server's host; default 256, 128 and 128
+	DataToRAM float64 `yaml:"data_to_ram"` // the same: the table's size by that memory; default 7.5
+	Megabytes int     `yaml:"megabytes"`   // vacuum: dead rows, default a 48th of the table; logical-backlog: WAL, default 100
+	Readers   []int   `yaml:"readers"`     // storage-bound: clients that read single rows beside; one group each; default 0
+
 	After   float64 `yaml:"after"`   // faults: seconds of load after the first write came back
 	Writers int     `yaml:"writers"` // faults: writers of the driver
 	Rate    float64 `yaml:"rate"`    // a second over all writers or clients, 0: as fast as it goes. commit: open loop, response times from the schedule
@@ -66,12 +71,15 @@ type Experiment struct {
 
 // Limits of a study's values; they keep a typing error from filling a disk.
 const (
-	maxRepeat  = 10000
-	maxSeconds = 24 * 3600
-	maxClients = 1000
-	maxScale   = 10000
-	maxPayload = 1 << 20
-	maxLagMs   = 600_000
+	maxRepeat    = 10000
+	maxSeconds   = 24 * 3600
+	maxClients   = 1000
+	maxScale     = 10000
+	maxPayload   = 1 << 20
+	maxLagMs     = 600_000
+	minMemory    = 128 // MB; with less there is no room for a server and its sessions
+	maxMemory    = 1 << 20
+	maxMegabytes = 1 << 20
 )
 
 // ParseStudy reads one study. Names of setups, experiments and disks are
@@ -107,10 +115,17 @@ func (s *Study) defaults() {
 		setDefault(&e.Protocol, "simple")
 		setDefault(&e.Via, "socket")
 		setDefault(&e.Scale, 10)
+		setDefault(&e.DataToRAM, 7.5)
 		setDefault(&e.Writers, 4)
 		setDefault(&e.Payload, 64)
 		if len(e.Clients) == 0 {
 			e.Clients = []int{1}
+			if e.Experiment == "storage-bound" {
+				e.Clients = []int{64} // as published
+			}
+		}
+		if len(e.Readers) == 0 {
+			e.Readers = []int{0}
 		}
 		if len(e.FlushTimes) == 0 {
 			e.FlushTimes = []float64{1}
@@ -256,6 +271,12 @@ func (s *Study) validateExperiment(e *Experiment) error {
 	for i, c := range e.Clients {
 		errs = append(errs, within(item("clients", i), float64(c), 1, maxClients))
 	}
+	for i, r := range e.Readers {
+		errs = append(errs, within(item("readers", i), float64(r), 0, maxClients))
+	}
+	if e.Memory != 0 {
+		errs = append(errs, within("memory", float64(e.Memory), minMemory, maxMemory))
+	}
 	for i, f := range e.FlushTimes {
 		errs = append(errs, within(item("flush_times", i), f, 0.1, 100))
 	}
@@ -274,6 +295,8 @@ func (s *Study) validateExperiment(e *Experiment) error {
 	}
 	return first(append(errs,
 		e.validateFault(),
+		within("data_to_ram", e.DataToRAM, 0.01, 1000),
+		within("megabytes", float64(e.Megabytes), 0, maxMegabytes),
 		within("repeat", float64(e.Repeat), 1, maxRepeat),
 		within("seconds", e.Seconds, 0, maxSeconds),
 		within("after", e.After, 0, maxSeconds),

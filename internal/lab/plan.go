@@ -153,8 +153,14 @@ const (
 func SpaceNeeded(s *config.Study) uint64 {
 	scale := 0
 	for _, e := range s.Experiments {
-		if e.Experiment == "commit" {
-			scale = max(scale, e.Scale)
+		exp, err := experiment.Find(e.Experiment)
+		if err != nil {
+			continue
+		}
+		for _, p := range exp.Groups(e, setup.Kind{Hosts: 1}) {
+			if n, ok := p["scale"].(int); ok {
+				scale = max(scale, n)
+			}
 		}
 	}
 	var n uint64

@@ -27,7 +27,7 @@ func (p Params) Label() string {
 	var b strings.Builder
 	for _, n := range names {
 		switch n {
-		case "clients", "flush_times", "lag_ms", "standbys", "order", "ways", "promote", "target":
+		case "clients", "readers", "flush_times", "lag_ms", "standbys", "order", "ways", "promote", "target":
 			fmt.Fprintf(&b, " %s=%v", n, p[n])
 		}
 	}
@@ -79,7 +79,7 @@ const Skipped = "skipped"
 
 // All lists every experiment.
 func All() []Experiment {
-	return []Experiment{flush{}, roundTrip{}, commit{},
+	return []Experiment{flush{}, roundTrip{}, commit{}, storageBound{}, vacuum{}, logicalBacklog{},
 		powerOff(), hostLost(), restart(), standbyPowerOff(), loseStandbys(), allOff(), freeze(), partition(),
 		postgresKill(), doubleFailure(), diskFull(), diskHang(), switchover(), cancelStorm(), nemesis()}
 }

@@ -301,6 +301,7 @@ func TestPromisesOfFaults(t *testing.T) {
 		setup.PostgresKill, setup.StandbyPostgres, setup.StandbyPartition, setup.DoubleFailure, setup.DiskFull, setup.DiskHang, setup.Switchover, setup.CancelStorm, setup.Nemesis}
 	may := map[string][]setup.Fault{
 		"pg-single":     {setup.HostLost},
+		"pg-logical":    {setup.HostLost},
 		"pg-fsync-off":  {setup.HostLost},
 		"pg-commit-off": {setup.HostLost},
 		"pg-lying-disk": {setup.HostLost},

@@ -8,6 +8,10 @@ func Keys(name string) []string {
 	switch name {
 	case "flush", "round-trip":
 		return keys
+	case "storage-bound":
+		return append(keys, "clients", "readers", "memory", "data_to_ram")
+	case "vacuum", "logical-backlog":
+		return append(keys[:4:4], "memory", "data_to_ram", "megabytes")
 	case "commit":
 		return append(keys, "clients", "workload", "protocol", "scale", "via", "rate", "flush_times")
 	}

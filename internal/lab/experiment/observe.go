@@ -95,7 +95,9 @@ func (o *observer) stop() error {
 	err := errors.Join(<-o.ended, <-o.ended)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = o.conn.Close(ctx) // a look that was called off has closed it already
+	if o.conn != nil {
+		_ = o.conn.Close(ctx) // a look that was called off has closed it already
+	}
 	if err != nil {
 		return fmt.Errorf("watch the load: %w", err)
 	}

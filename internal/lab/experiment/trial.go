@@ -57,6 +57,9 @@ func (d drill) About() string       { return d.about }
 func (d drill) NeedsDatabase() bool { return true }
 
 func (d drill) Groups(spec config.Experiment, on setup.Kind) []Params {
+	if on.Publishes {
+		return nil // its second server is no standby
+	}
 	gs := d.groups(spec, on)
 	for _, p := range gs {
 		p["seconds"], p["after_s"] = orDefault(spec.Seconds, loadSeconds), orDefault(spec.After, afterSeconds)

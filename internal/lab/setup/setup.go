@@ -221,6 +221,8 @@ type Kind struct {
 	// say or as was seen; 0 for a setup that needs an operator. For estimates.
 	Heals time.Duration
 	Needs []string // programs beside PostgreSQL's
+	// Publishes is set for a Publishing setup.
+	Publishes bool
 	New   func() System
 }
 
@@ -251,6 +253,7 @@ func All() []Kind {
 		{Name: "holdfast-fast", About: "the same with the profile fast: timers half as long", Hosts: 3, Heals: 5 * time.Second, New: newHealing(holdfast("fast"))},
 		{Name: "patroni", About: "three hosts, Patroni and etcd, synchronous mode, default timers (ttl 30, loop 10)", Hosts: 3, Heals: 45 * time.Second, Needs: patroniNeeds, New: newHealing(patroni(30, 10, 10))},
 		{Name: "patroni-fast", About: "the same with the shortest timers it documents (ttl 20, loop 1)", Hosts: 3, Heals: 30 * time.Second, Needs: patroniNeeds, New: newHealing(patroni(20, 1, 5))},
+		{Name: "pg-logical", About: "two hosts, each with a Postgres; the second can subscribe to the first. For measurements", Hosts: 2, Publishes: true, New: newLogical},
 		{Name: "pg-fsync-off", About: "a liar: one Postgres with fsync=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{extra: postgres.Settings{"fsync": "off", "full_page_writes": "off"}})},
 		{Name: "pg-commit-off", About: "a liar: one Postgres with synchronous_commit=off that promises to lose nothing", Hosts: 1, Liar: true, New: newPlain(plain{commit: "off"})},
 		{Name: "pg-lying-disk", About: "a liar: one Postgres on a disk that acknowledges flushes and keeps nothing", Hosts: 1, Liar: true, Lying: true, New: newPlain(plain{})},
