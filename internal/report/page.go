@@ -38,6 +38,7 @@ type page struct {
 	Dots                    []dotPlot
 	Parts                   []partsChart
 	PartsLegend             []legendEntry
+	Storage                 *storageSection // nil where no study of storage ran
 	DiskCharts              []diskChart
 	Costs                   []costRow
 	OpenLoops               []openRow
@@ -113,6 +114,10 @@ func newPage(run *result.Run) *page {
 	p.Dots = dotPlots(groups, run.Noise)
 	if p.Parts = partsCharts(groups); len(p.Parts) > 0 {
 		p.PartsLegend = partsLegend(p.Parts)
+	}
+	p.Storage = newStorageSection(run, groups)
+	if p.Storage != nil && len(p.Storage.Ratios) > 0 && !slices.ContainsFunc(p.Sources, func(s source) bool { return s.Ref == "N" }) {
+		p.Sources = append(p.Sources, sources()[2])
 	}
 	p.DiskCharts = diskCharts(groups)
 	p.Costs, p.OpenLoops = costRows(groups), openRows(groups)

@@ -39,6 +39,12 @@ func partClass(name string) string {
 		return "p1"
 	case result.PartLocks:
 		return "p2"
+	case result.PartReads:
+		return "p4"
+	case result.PartWrites:
+		return "p5"
+	case result.PartCPU:
+		return "p6"
 	}
 	return "p3"
 }

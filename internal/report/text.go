@@ -74,6 +74,7 @@ func (t *text) page(p *page) {
 	t.overview(p.Overview, severalClients(p.Commits))
 	t.commits(p)
 	t.parts(p.Parts)
+	t.storage(p.Storage)
 	t.disks(p.DiskCharts)
 	t.costs(p)
 	t.faults(p)
@@ -319,6 +320,9 @@ func (t *text) roundTrips(p *page) {
 
 func (t *text) others(p *page) {
 	for _, o := range p.Others {
+		if isStorage(o.Experiment) {
+			continue // has tables of its own; run.json and the page have the rest
+		}
 		t.heading(o.Title + ", " + o.Experiment + tilde(o.Mark) + ": " + o.Symbol + " " + o.Word)
 		for _, m := range o.Metrics {
 			t.wrapped("  ", "    ", m.Key+": "+m.Value)

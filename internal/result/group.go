@@ -124,7 +124,7 @@ var faultExperiments = []string{"power-off", "host-lost", "two-hosts", "site-los
 
 // setupOrder is the order in which readers expect the known setups.
 var setupOrder = []string{"", "disk", "host", "pg-single", "pg-async", "pg-remote-write", "pg-sync", "pg-any1", "pg-remote-apply",
-	"holdfast", "holdfast-fast", "patroni", "patroni-fast", "pg-drbd", "cnpg"}
+	"holdfast", "holdfast-fast", "patroni", "patroni-fast", "pg-drbd", "cnpg", "pg-logical"}
 
 // CompareSetups orders setups for tables: the known ones from the single
 // instance upwards, then the others by name, the liars of the self-test last.

@@ -185,6 +185,9 @@ func (d *diagnosis) into(m map[string]float64, mean float64, clients int) {
 	set("page_ms", d.Storage.ReadMs, 1)
 	set("buffer_hit_pct", d.Rates.HitRatio, 100)
 	set("page_reads_per_tx", d.Rates.ReadsPerTx, 1)
+	if d.Host != nil {
+		set("busy_pct", d.Host.BusyPercent, 1)
+	}
 	if d.Host != nil && d.Seconds > 0 {
 		set("server_cores", d.Host.ServerCPU, 1/d.Seconds)
 	}

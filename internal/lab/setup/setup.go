@@ -223,7 +223,7 @@ type Kind struct {
 	Needs []string // programs beside PostgreSQL's
 	// Publishes is set for a Publishing setup.
 	Publishes bool
-	New   func() System
+	New       func() System
 }
 
 // ErrMissing is wrapped by what Missing returns.
