@@ -126,12 +126,17 @@ func TestCheck(t *testing.T) {
 func TestKeys(t *testing.T) {
 	for _, e := range experiment.All() {
 		keys := experiment.Keys(e.Name())
+		sized := e.Name() == "vacuum" || e.Name() == "logical-backlog" // take as long as they take
 		for _, k := range []string{"experiment", "setups", "disks", "repeat", "seconds"} {
+			if sized && k == "seconds" {
+				continue
+			}
 			if !slices.Contains(keys, k) {
 				t.Errorf("%s does not take %s", e.Name(), k)
 			}
 		}
-		if e.Name() == "power-off" && !slices.Contains(keys, "lag_ms") || slices.Contains(keys, "clients") != (e.Name() == "commit") {
+		if e.Name() == "power-off" && !slices.Contains(keys, "lag_ms") || slices.Contains(keys, "clients") != (e.Name() == "commit" || e.Name() == "storage-bound") ||
+			slices.Contains(keys, "megabytes") != sized || slices.Contains(keys, "seconds") == sized {
 			t.Errorf("%s takes %v", e.Name(), keys)
 		}
 	}

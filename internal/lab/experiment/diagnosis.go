@@ -82,7 +82,7 @@ func (d *diagnosing) stop(ctx context.Context) (*diagnosis, error) {
 	case <-t.C:
 	}
 	if code := exitStatus(d.proc.Wait()); code != interrupted && code != 0 {
-		return nil, fmt.Errorf("diagnose the load: it ended with status %d and said: %s", code, lastLines(d.said.String(), 3))
+		return nil, fmt.Errorf("diagnose the load: it ended with status %d and said: %s", code, lastLines(d.said.String(), 5))
 	}
 	if d.out.Len() == 0 {
 		return nil, nil
@@ -108,7 +108,7 @@ func (d *diagnosing) wait(ctx context.Context) (*diagnosis, error) {
 		late = errors.Join(context.Cause(ctx), d.proc.Signal(sigkill))
 	}
 	if err := errors.Join(late, d.proc.Wait()); err != nil {
-		return nil, fmt.Errorf("diagnose the load: %w; it said: %s", err, lastLines(d.said.String(), 3))
+		return nil, fmt.Errorf("diagnose the load: %w; it said: %s", err, lastLines(d.said.String(), 5))
 	}
 	found := &diagnosis{env: d.env}
 	if err := json.Unmarshal(d.out.Bytes(), &found.Diagnosis); err != nil {
