@@ -47,12 +47,12 @@ type Config struct {
 	Settings map[string]string // the user's own; see CheckSettings
 	HBA      []string          // the user's pg_hba rules, in force while the door is open
 	// Peer is where another node's Postgres listens.
-	Peer func(cluster.NodeID) (Endpoint, bool)
+	Peer func(cluster.NodeID) (Endpoint, bool) `json:"-"`
 	// Credential asks a node's agent for what its Postgres admits us with.
-	Credential func(ctx context.Context, of cluster.NodeID) (Credential, error)
-	Exe        string // this program, for restore_command
-	SlotCap    int64  // most WAL that a slot may hold back, bytes; 0: a default
-	Log        *slog.Logger
+	Credential func(ctx context.Context, of cluster.NodeID) (Credential, error) `json:"-"`
+	Exe        string                                                           // this program, for restore_command
+	SlotCap    int64                                                            // most WAL that a slot may hold back, bytes; 0: a default
+	Log        *slog.Logger                                                     `json:"-"`
 }
 
 // Instance is the node's Postgres: its directory, its files of permission, and

@@ -143,6 +143,9 @@ var template = sync.OnceValues(func() (string, error) {
 var templateDir string
 
 func TestMain(m *testing.M) {
+	if config := os.Getenv(agentEnv); config != "" {
+		os.Exit(agentMain(config))
+	}
 	code := m.Run()
 	if templateDir != "" {
 		_ = os.RemoveAll(templateDir)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -111,7 +112,8 @@ func (i *Instance) awaitOrphans(ctx context.Context) error {
 				}
 			}
 		}
-		return n == 0
+		// A command of the former server's that goes on may hold the lock: it is no Postgres.
+		return n == 0 && (!i.locked() || time.Since(began) > 4*time.Second && os.Remove(i.lockPath()) == nil)
 	})
 	if err != nil {
 		return err

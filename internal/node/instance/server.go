@@ -90,6 +90,11 @@ func (i *Instance) launch(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	lock, err := i.lockServer()
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -104,7 +109,7 @@ func (i *Instance) launch(ctx context.Context) (*server, error) {
 	pid, err := syscall.ForkExec(path, args, &syscall.ProcAttr{
 		// A service manager may spare the agent when memory runs out; the postmaster inherits that, its sessions must not.
 		Dir: "/", Env: append(environment(i.cfg.RunDir), startMark+"="+mark, "PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj", "PG_OOM_ADJUST_VALUE=0"),
-		Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
+		Files: []uintptr{null.Fd(), log.Fd(), log.Fd(), lock.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: i.user.credential(), PidFD: &pidfd},
 	})
 	if err != nil {
@@ -121,7 +126,42 @@ func (i *Instance) launch(ctx context.Context) (*server, error) {
 }
 
 func (i *Instance) markPath() string { return filepath.Join(i.cfg.RunDir, "started") }
+func (i *Instance) lockPath() string { return filepath.Join(i.cfg.RunDir, "server.lock") }
 func (i *Instance) logPath() string  { return filepath.Join(i.cfg.StateDir, "postgres.log") }
+
+// errLocked says that processes of an earlier start of ours are still there.
+var errLocked = errors.New("processes of an earlier start are still there")
+
+// lockServer takes the lock that every process of a start of ours holds, from
+// its fork to its end: it inherits the file. So one that cannot be told for
+// Postgres yet, since it has not come to its directory, is known to be there.
+func (i *Instance) lockServer() (*os.File, error) {
+	f, err := os.OpenFile(i.lockPath(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errLocked
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// locked says whether a process of a start of ours is there.
+func (i *Instance) locked() bool {
+	f, err := i.lockServer()
+	if err == nil {
+		f.Close()
+	}
+	return errors.Is(err, errLocked)
+}
+
+// foundWithin is how long a process that holds the lock is waited for until it
+// shows what it is.
+const foundWithin = time.Second
 
 // find takes over a server that runs and is not known yet.
 func (i *Instance) find() {
@@ -130,7 +170,11 @@ func (i *Instance) find() {
 	if i.living() != nil {
 		return
 	}
-	for _, p := range processesOn(i.cfg.DataDir) {
+	all := processesOn(i.cfg.DataDir)
+	for began := time.Now(); len(all) == 0 && i.locked() && time.Since(began) < foundWithin; all = processesOn(i.cfg.DataDir) {
+		time.Sleep(time.Millisecond)
+	}
+	for _, p := range all {
 		if !p.serves() {
 			continue
 		}
