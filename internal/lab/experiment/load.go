@@ -31,9 +31,14 @@ const (
 	// Where its writes hang it has few turns, and what it is told is of interest.
 	besideReads = 0.5
 
-	// A driver whose host is frozen with the primary's does not hear from the
-	// collector for as long as that lasts.
-	besidePatience = 30 * time.Second
+	// How long a driver hears nothing from the collector before it gives up. A host
+	// that is frozen hears nothing for as long as that lasts, and so does everybody
+	// on a machine that stands still. Drivers end with the lab in any case.
+	patience = 5 * time.Minute
+
+	// stoodStill is for how long the lab gets no processor before it says so: what
+	// it measured of the time then is not what the setup took.
+	stoodStill = time.Second
 )
 
 // load is what writes while a fault strikes: a driver on the client's host,
@@ -44,6 +49,7 @@ type load struct {
 	clients []*client
 	ended   chan *client
 
+	stalled time.Duration // the longest that the lab stood still; read after idle
 	stopped bool
 	quit    context.CancelFunc
 	idle    chan struct{}
@@ -137,7 +143,7 @@ func driverConfig(env Env, cl setup.Cluster, ledger setup.Ledger, addr, token st
 	return driver.Config{
 		Targets: targets, User: login.User, Password: login.Password, Database: login.Database, Table: ledgerTable,
 		Writers: env.Spec.Writers, Rate: env.Spec.Rate, PayloadBytes: env.Spec.Payload, ReadShare: env.Spec.Reads,
-		Collector: addr, Token: token, Seed: env.Seed, IDBase: outsideIDs,
+		Collector: addr, Token: token, Seed: env.Seed, IDBase: outsideIDs, CollectorTimeoutMs: patience.Milliseconds(),
 	}
 }
 
@@ -150,7 +156,7 @@ func besideConfig(c driver.Config, h place.Host, socket string) driver.Config {
 		}
 	}
 	c.Name, c.Targets, c.Collector, c.IDBase = besideName, own, socket, besideIDs
-	c.ConfirmIntents, c.CollectorTimeoutMs = true, besidePatience.Milliseconds()
+	c.ConfirmIntents = true
 	c.Writers, c.Rate = max(1, c.Writers/2), c.Rate/2
 	if c.ReadShare > 0 {
 		c.ReadShare = besideReads
@@ -183,11 +189,18 @@ func (l *load) show(ctx context.Context) {
 	defer close(l.idle)
 	t := time.NewTicker(liveEvery)
 	defer t.Stop()
+	last := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+			now := time.Now()
+			if gap := now.Sub(last) - liveEvery; gap > stoodStill {
+				l.env.Trace("the lab itself stood still for %s", gap.Round(time.Millisecond))
+				l.stalled = max(l.stalled, gap)
+			}
+			last = now
 			v := l.coll.Live()
 			text := fmt.Sprintf("%d acknowledged, %d/s", v.Acked, v.LastSecond)
 			if v.SinceLastAck > time.Second {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/check"
@@ -48,7 +49,22 @@ func (t *trial) judge() (*result.Cell, error) {
 	if err := t.measure(cell); err != nil {
 		return nil, err
 	}
+	if s := t.load.stalled; s > 0 {
+		withoutTimes(cell, s)
+	}
 	return cell, nil
+}
+
+// withoutTimes takes the times out of a cell during which the lab itself stood
+// still: what was lost holds all the same.
+func withoutTimes(cell *result.Cell, stalled time.Duration) {
+	for m := range cell.Metrics {
+		if strings.HasSuffix(m, "_ms") && m != "lost_ms" {
+			delete(cell.Metrics, m)
+		}
+	}
+	cell.Metrics["lab_stalled_ms"] = millis(stalled)
+	cell.Why += fmt.Sprintf(" The lab itself stood still for %.1f s meanwhile (a machine that is too busy, or was suspended), so the cell has no times.", stalled.Seconds())
 }
 
 // outside puts the gaps of the driver on the client's host in the place of
