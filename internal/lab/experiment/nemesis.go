@@ -75,6 +75,9 @@ func strikeNemesis(ctx context.Context, t *trial) (err error) {
 				return err
 			}
 		}
+		if late := time.Since(began) - m.at; late > stoodStill {
+			began = began.Add(late) // what was planned apart does not come at once
+		}
 		if m.begins {
 			err = w.begin(ctx, m.stroke, plan[m.stroke])
 		} else {

@@ -72,7 +72,7 @@ func deploy(t *testing.T, k setup.Kind) *bed {
 		t.Cleanup(func() {
 			if t.Failed() {
 				if text, err := os.ReadFile(f.Name()); err == nil {
-					t.Logf("%s says at last:\n%s", h.Name(), text[max(0, len(text)-8000):])
+					t.Logf("%s says at last:\n%s", h.Name(), text[max(0, len(text)-60_000):])
 				}
 			}
 			_ = f.Close()

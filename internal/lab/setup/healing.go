@@ -19,7 +19,7 @@ import (
 const (
 	healDeadline = 2 * time.Minute
 	fullDeadline = 2 * time.Minute // until everybody is back, with a base backup on the way
-	agentGrace   = 60 * time.Second
+	agentGrace   = 45 * time.Second
 )
 
 // product is what one self-healing setup has that others do not.

@@ -104,7 +104,7 @@ func (k *kept) signal(sig int) error { return k.process().Signal(sig) }
 // stop ends the program for good: politely, and when grace is over at once.
 func (k *kept) stop(ctx context.Context, grace time.Duration) error {
 	k.release()
-	const sigterm, sigkill = 15, 9
+	const sigterm, sigquit, sigkill = 15, 3, 9
 	p := k.process()
 	if err := p.Signal(sigterm); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s on %s: %w", k.service.name, k.host.Name(), err)
@@ -117,7 +117,15 @@ func (k *kept) stop(ctx context.Context, grace time.Duration) error {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-	return errors.Join(fmt.Errorf("%s on %s did not end within %s", k.service.name, k.host.Name(), grace), p.Signal(sigkill))
+	// A program in Go tells its log where it stands.
+	err := errors.Join(fmt.Errorf("%s on %s did not end within %s", k.service.name, k.host.Name(), grace), p.Signal(sigquit))
+	pause(context.WithoutCancel(ctx), restartAfter)
+	select {
+	case <-p.Done():
+		return err
+	default:
+		return errors.Join(err, p.Signal(sigkill))
+	}
 }
 
 // lineWatch passes a log on and remembers when lines came that matter.
