@@ -92,9 +92,10 @@ func (i *Instance) Create(ctx context.Context) (cluster.Incarnation, error) {
 }
 
 func (i *Instance) create(ctx context.Context) (cluster.Incarnation, error) {
-	// Nobody has a password yet, so nobody gets in by one; the agent does by peer.
+	// A promotion copies the last segment, with nobody writing meanwhile: of 4 MB in a
+	// quarter of the time of the usual 16. Nobody has a password yet, so nobody gets in by one; the agent does by peer.
 	_, err := i.output(i.command(ctx, "initdb", "-D", i.cfg.DataDir, "-U", "postgres", "--auth-local=peer", "--auth-host=scram-sha-256", "-k",
-		"-E", "UTF8", "--locale=C", "--no-instructions"))
+		"-E", "UTF8", "--locale=C", "--no-instructions", "--wal-segsize=4"))
 	if err != nil {
 		return 0, err
 	}
