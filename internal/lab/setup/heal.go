@@ -166,7 +166,7 @@ func request(ctx context.Context, h place.Host, method, addr, path, body string)
 }
 
 // full waits until there is a primary, every other member whose host has power
-// streams from it and holds what it holds, and it waits for one of them.
+// streams from it and holds what it holds, and those are counted that should be.
 func (c *healing) full(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, fullDeadline, fmt.Errorf("not within %s", fullDeadline))
 	defer cancel()
@@ -214,7 +214,7 @@ func (c *healing) streaming(ctx context.Context, prim *member) error {
 		if _, err := fmt.Sscanf(v, "%d of %d", &streams, &waited); err != nil {
 			return false, err
 		}
-		if streams < want || waited == 0 {
+		if streams < want || waited < c.product.counted(want) {
 			return false, fmt.Errorf("%d stream, %d are waited for", streams, waited)
 		}
 		return true, c.rank(ctx, prim)

@@ -34,6 +34,8 @@ type product interface {
 	replace(ctx context.Context, c *healing, m *member) (operator bool, err error)
 	// halt stops the servers cleanly, so that all can be started again as they were.
 	halt(ctx context.Context, c *healing, prim *member, others []*member) error
+	// counted is how many of so many standbys may confirm a commit once all is well.
+	counted(standbys int) int
 	// switchover asks for another primary and returns when that was accepted.
 	switchover(ctx context.Context, c *healing, from, to *member) error
 	versions(ctx context.Context, c *healing) (map[string]string, error)

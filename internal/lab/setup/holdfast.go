@@ -31,6 +31,8 @@ const holdfastHealth = "127.0.0.1:7480"
 
 func (p *holdfastCluster) health(*member) string { return holdfastHealth }
 
+func (p *holdfastCluster) counted(standbys int) int { return standbys }
+
 func (p *holdfastCluster) sockets(m *member) string { return p.run(m) }
 func (p *holdfastCluster) run(m *member) string     { return path.Join(m.host.RunDir(), "hf") }
 func (p *holdfastCluster) etc(m *member) string     { return path.Join(m.host.DataDir(), "etc") }

@@ -43,6 +43,9 @@ func (p *patroniCluster) health(m *member) string {
 	return net.JoinHostPort(m.host.Addr(), strconv.Itoa(patroniPort))
 }
 
+// counted: Patroni 3.0 picks one.
+func (p *patroniCluster) counted(int) int { return 1 }
+
 func (p *patroniCluster) sockets(m *member) string { return m.host.RunDir() }
 
 // admit has nothing to do: Patroni was told the superuser's password.
