@@ -17,7 +17,7 @@ func TestOwnCost(t *testing.T) {
 		t.Skip("this is the other process")
 	}
 	s := newServer(t, debianBin(t), "", "fsync=off", "max_connections=80")
-	s.pgbenchTables(4)
+	s.pgbenchTables(1)
 	s.load("-S", "-c", "64", "-R", "800") // sessions at work that leave the processors to others
 	s.until(20*time.Second, "64 sessions are there", func() bool {
 		c, err := s.tryConnect()
@@ -56,7 +56,7 @@ func TestOwnCostHelper(t *testing.T) {
 	if dsn == "" {
 		t.Skip("run by TestOwnCost")
 	}
-	d, err := Run(context.Background(), Options{DSN: dsn, For: 12 * time.Second})
+	d, err := Run(context.Background(), Options{DSN: dsn, For: 8 * time.Second})
 	check(t, err)
 	c := d.Sampling
 	t.Logf("%.2f %% of a core (%s), %d samples every %.0f ms, with %.0f sessions", c.CorePercent, c.Source, c.Samples, c.IntervalMs, c.Sessions)

@@ -81,11 +81,11 @@ func (c *collector) carryOn(ctx context.Context, lost *Interrupted, cause error,
 		// Another backend: its processor time counts from its own beginning.
 		spent := time.Duration(0)
 		if old, ok := c.m.ownCPU(); ok {
-			spent = old - c.cpuBefore
+			spent = old - c.cpuLoop
 		}
 		c.m.backend = c.s.id.pid
 		if now, ok := c.m.ownCPU(); ok {
-			c.cpuBefore = now - spent
+			c.cpuLoop = now - spent
 		}
 	}
 	if c.sampleSQL != sampleQuery {

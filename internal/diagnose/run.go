@@ -96,7 +96,8 @@ type collector struct {
 	pause     time.Duration
 	sampleSQL string
 	tickSQL   string
-	cpuBefore time.Duration // ownCPU when sampling began
+	cpuBefore time.Duration // ownCPU before everything
+	cpuLoop   time.Duration // and when the loop began
 	cpuKnown  bool
 	upfront   time.Duration // what the reading at the beginning cost
 	nextTick  time.Duration
@@ -166,9 +167,6 @@ func (c *collector) prepare(ctx context.Context) error {
 	c.ev.Missing = append(c.ev.Missing, c.lacks()...)
 	c.ev.OwnXacts -= c.s.xacts // counted from here on
 	c.upfront = c.s.spent - spent
-	if cpu, ok := c.m.ownCPU(); ok && c.cpuKnown {
-		c.upfront = cpu - c.cpuBefore
-	}
 	return nil
 }
 

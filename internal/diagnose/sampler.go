@@ -35,13 +35,18 @@ func (c *collector) loop(ctx context.Context) error {
 	if c.m != nil {
 		c.ev.Host.Begin = c.m.counters(0)
 	}
-	cpu, _ := c.m.ownCPU()
 	queries := c.s.spent
-	err := c.samples(ctx)
+	err := c.tick(ctx)
+	if cpu, ok := c.m.ownCPU(); ok && c.cpuKnown {
+		c.cpuLoop, c.upfront = cpu, cpu-c.cpuBefore
+	}
+	if err == nil {
+		err = c.samples(ctx)
+	}
 	for err != nil {
 		if ctx.Err() != nil {
 			c.ev.Lost = &Interrupted{What: "stopped", AtS: c.at().Seconds(), Alive: true, Text: "the diagnosis was stopped before its time"}
-			c.finish(context.WithoutCancel(ctx), cpu, queries)
+			c.finish(context.WithoutCancel(ctx), queries)
 			return ctx.Err()
 		}
 		if errors.Is(err, errPromoted) {
@@ -54,12 +59,12 @@ func (c *collector) loop(ctx context.Context) error {
 		}
 		err = c.samples(ctx)
 	}
-	c.finish(ctx, cpu, queries)
+	c.finish(ctx, queries)
 	return nil
 }
 
 // finish reads the counters at the end, if the server still answers.
-func (c *collector) finish(ctx context.Context, cpu, queries time.Duration) {
+func (c *collector) finish(ctx context.Context, queries time.Duration) {
 	if c.m != nil {
 		c.ev.Host.End = c.m.counters(c.at())
 	}
@@ -75,8 +80,8 @@ func (c *collector) finish(ctx context.Context, cpu, queries time.Duration) {
 	}
 	c.ev.End = end
 	c.addTexts(ctx)
-	if now, ok := c.m.ownCPU(); ok && c.cpuKnown && now > cpu {
-		c.ev.OwnCPU = c.upfront + now - cpu
+	if now, ok := c.m.ownCPU(); ok && c.cpuKnown && now > c.cpuLoop {
+		c.ev.OwnCPU = c.upfront + now - c.cpuLoop
 	}
 	c.ev.OwnQuery = c.s.spent - queries
 }
@@ -85,9 +90,6 @@ func (c *collector) at() time.Duration { return time.Since(c.start) }
 
 // samples is the loop proper, on one connection.
 func (c *collector) samples(ctx context.Context) error {
-	if err := c.tick(ctx); err != nil {
-		return err
-	}
 	for c.at() < c.opts.For {
 		if err := c.sample(ctx); err != nil {
 			return err
@@ -227,12 +229,12 @@ func (c *collector) tick(ctx context.Context) error {
 // waited for something, for a processor or in a pooler's queue.
 func (c *collector) adapt() {
 	at, n := c.at(), len(c.ev.Samples)
-	if n == 0 || at <= 0 {
+	if n < warmUp || at <= 0 {
 		return
 	}
 	var each time.Duration
 	if cpu, ok := c.m.ownCPU(); ok && c.cpuKnown {
-		each = max(cpu-c.cpuBefore-c.upfront, 0) / time.Duration(n)
+		each = max(cpu-c.cpuLoop, 0) / time.Duration(n)
 	} else {
 		each = quick(c.ev.Samples, c.ev.PingMs)
 	}
@@ -241,6 +243,10 @@ func (c *collector) adapt() {
 	need := time.Duration(each.Seconds() / budget * float64(c.opts.For))
 	c.pause = min(max(c.opts.Interval, need), max(c.opts.For/(2*fewestSamples), c.opts.Interval))
 }
+
+// warmUp are samples from which it is not told yet what one costs: the first
+// finds nothing in any cache.
+const warmUp = 5
 
 // quick is what the quicker quarter of the latest samples took at most, without a round trip.
 func quick(samples []Sample, pingMs *float64) time.Duration {
