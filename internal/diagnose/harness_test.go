@@ -150,7 +150,7 @@ func (d *simdisk) set(values map[string]string) {
 
 func (d *simdisk) sync() {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	check(d.t, d.Sync(ctx))
 }

@@ -14,6 +14,10 @@ const (
 	slowReadMs  = 0.3
 )
 
+// busyCores is the number of sessions on or waiting for a processor, for each
+// that there is, from which processors are short.
+const busyCores = 0.75
+
 // partWords are the parts as a verdict calls them.
 var partWords = map[string]string{
 	PageReads: "page reads", CommitFlush: "commit flushes", OtherWAL: "other WAL work", DataWrites: "data writes and checkpoints",
@@ -134,6 +138,9 @@ func (a *assessor) clientBound() bool {
 	client := idle + a.inTx.mean() + a.seen[Client].mean()
 	if client+server <= 0 || client/(client+server) < 0.7 {
 		return false
+	}
+	if a.d.Host != nil && a.seen[CPU].mean() >= busyCores*a.cores() {
+		return false // clients on this machine are as short of processors as the server is
 	}
 	worst := 0.0
 	for _, n := range []string{PageReads, CommitFlush, OtherWAL, DataWrites, Replication, RowLocks} {
@@ -294,7 +301,7 @@ func (a *assessor) processors() {
 	switch {
 	case h != nil && deref(h.Throttled) >= 5:
 		why = fmt.Sprintf("the control group held its processes back for %.0f %% of the time", *h.Throttled)
-	case h != nil && on >= 0.75*a.cores():
+	case h != nil && on >= busyCores*a.cores():
 		why = fmt.Sprintf("%s sessions on average wanted one of %s processors", figure(on), figure(a.cores()))
 	case h != nil && deref(h.StealPercent) >= 10:
 		why = fmt.Sprintf("the hypervisor gave %.0f %% of the processors' time to others", *h.StealPercent)
