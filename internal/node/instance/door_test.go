@@ -162,7 +162,7 @@ func TestSlotsAndSenders(t *testing.T) {
 		t.Errorf("slots %v", v.Slots)
 	}
 	var limit string
-	must(t, p.agent(t).QueryRow(t.Context(), "SHOW max_slot_wal_keep_size").Scan(&limit))
+	must(t, p.ask(t, "SHOW max_slot_wal_keep_size", &limit))
 	if limit != "1GB" {
 		t.Errorf("a slot may hold back %s", limit)
 	}

@@ -315,6 +315,17 @@ func (p *testNode) agent(t testing.TB) *pgx.Conn {
 	return c
 }
 
+// ask asks for one row on a session of its own.
+func (p *testNode) ask(t testing.TB, sql string, into ...any) error {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), fmt.Sprintf("host=%s port=%d user=holdfast dbname=postgres", p.cfg.RunDir, p.cfg.Port))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(context.Background()) }()
+	return c.QueryRow(t.Context(), sql).Scan(into...)
+}
+
 func (p *testNode) exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
 	_, err := p.agent(t).Exec(t.Context(), sql, args...)

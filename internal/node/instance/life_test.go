@@ -190,7 +190,7 @@ func TestShutdown(t *testing.T) {
 		p.startPrimary(t)
 		// The first record after a clean stop lies right behind its checkpoint.
 		var redo int64
-		must(t, p.agent(t).QueryRow(t.Context(), "SELECT (redo_lsn - '0/0')::bigint FROM pg_control_checkpoint()").Scan(&redo))
+		must(t, p.ask(t, "SELECT (redo_lsn - '0/0')::bigint FROM pg_control_checkpoint()", &redo))
 		if at := cluster.LSN(redo); at >= d.LSN || d.LSN-at > 200 {
 			t.Errorf("its checkpoint's record begins at %X and ends at %X", at, d.LSN)
 		}

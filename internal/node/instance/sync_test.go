@@ -164,7 +164,7 @@ func TestSSNFrozenSender(t *testing.T) {
 			t.Fatal("no commit with the member streaming")
 		}
 		var pid int
-		must(t, p.agent(t).QueryRow(t.Context(), "SELECT pid FROM pg_stat_replication").Scan(&pid))
+		must(t, p.ask(t, "SELECT pid FROM pg_stat_replication", &pid))
 		must(t, syscall.Kill(pid, syscall.SIGSTOP))
 		p.setSSN(t, any1(memberC))
 		acked := make(chan bool)
@@ -234,7 +234,7 @@ func TestSSNSuperseded(t *testing.T) {
 		t.Fatal(d.Why)
 	}
 	var shown string
-	must(t, p.agent(t).QueryRow(t.Context(), "SHOW synchronous_standby_names").Scan(&shown))
+	must(t, p.ask(t, "SHOW synchronous_standby_names", &shown))
 	if !strings.Contains(shown, instance.MemberName(clusterName, memberC)) {
 		t.Errorf("in force is %s", shown)
 	}
@@ -258,7 +258,7 @@ func TestSSNOverruled(t *testing.T) {
 	p.exec(t, "SELECT pg_reload_conf()")
 	eventually(t, "an overruled SSN is put right unasked", func() bool {
 		var shown string
-		return p.agent(t).QueryRow(t.Context(), "SHOW synchronous_standby_names").Scan(&shown) == nil && shown != ""
+		return p.ask(t, "SHOW synchronous_standby_names", &shown) == nil && shown != ""
 	})
 	must(t, os.WriteFile(conf, append([]byte("no_such_thing = on\n"), good...), 0o600))
 	id := p.next()
@@ -288,7 +288,7 @@ func TestCanary(t *testing.T) {
 	p.ok(t, canary)
 	eventually(t, "no canary is left waiting", func() bool {
 		var left int
-		must(t, p.agent(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&left))
+		must(t, p.ask(t, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", &left))
 		return left == 0
 	})
 	if v := p.looks(t, "a primary", func(v cluster.Postgres) bool { return v.Running }); v.WaitsCancelled != 0 {
@@ -299,7 +299,7 @@ func TestCanary(t *testing.T) {
 	go func() { _, _ = c.Exec(context.Background(), "SELECT pg_logical_emit_message(true, 'test', 'x')") }()
 	eventually(t, "a waiting commit", func() bool {
 		var n int
-		must(t, p.agent(t).QueryRow(t.Context(), "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&n))
+		must(t, p.ask(t, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", &n))
 		return n > 0
 	})
 	p.looks(t, "the cancelled wait", func(v cluster.Postgres) bool { return v.WaitsCancelled == 1 })
@@ -308,7 +308,7 @@ func TestCanary(t *testing.T) {
 func TestSampleAndRow(t *testing.T) {
 	_, p := startedPrimary(t)
 	var before int64
-	must(t, p.agent(t).QueryRow(t.Context(), "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").Scan(&before))
+	must(t, p.ask(t, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint", &before))
 	// Nobody confirms, and both come back.
 	l := p.ok(t, func(id uint64) cluster.Effect { return cluster.SampleLSN{ID: id} }).LSN
 	if l < cluster.LSN(before) {
@@ -324,7 +324,7 @@ func TestSampleAndRow(t *testing.T) {
 	}
 	p.looks(t, "the row on disk", func(v cluster.Postgres) bool { return v.End >= l })
 	var rows int
-	must(t, p.agent(t).QueryRow(t.Context(), "SELECT count(*) FROM holdfast.epochs WHERE epoch = 7 AND node = 'a'").Scan(&rows))
+	must(t, p.ask(t, "SELECT count(*) FROM holdfast.epochs WHERE epoch = 7 AND node = 'a'", &rows))
 	if rows != 1 {
 		t.Errorf("%d rows", rows)
 	}
