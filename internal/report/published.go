@@ -46,6 +46,8 @@ func publishedFigures() []publishedFigure {
 		{"pg-any1", "cloud-volume", "commit", 1, "three instances on network volumes, 1 client", "4.85 ms", "P"},
 		{"pg-remote-write", "local-nvme", "commit", 1, "remote_write against ANY 1, 1 client", "0.35 ms less", "P"},
 		{"pg-any1", "local-nvme", "power-off", 0, "CloudNativePG, three instances, ANY 1, hard power-off", "0 of 112,483 acknowledged writes lost; first acknowledged write after 68.0 s, failover included", "P"},
+		{"holdfast", "local-nvme", "power-off", 0, "CloudNativePG, three instances, ANY 1, hard power-off", "0 of 112,483 acknowledged writes lost; no write for about 66 s, first acknowledged write after 68.0 s; the old primary streamed again 89 s after power-on", "P"},
+		{"holdfast", "local-nvme", "lose-standbys", 0, "CloudNativePG, both standbys fenced, dataDurability preferred", "27.3 s without writes, then asynchronous; 0 of 124,223 acknowledged writes lost", "P"},
 		{"pg-drbd", "", "power-off", 0, "one instance on DRBD, four hard power-offs", "0 of 246,766 acknowledged writes lost; 69.7 to 107.5 s without writes", "P"},
 		{"", "instance-nvme", "storage-bound", 64, "random updates of 482 GiB on instance-store NVMe, 64 clients", "16,030 TPS, 4.0 ms: page reads 0.3, WAL fsync 1.5, lock and scheduler 0.2, CPU 2; 2,253 CPU seconds in 240 s", "N"},
 		{"", "gp3-3000", "storage-bound", 64, "the same on a baseline gp3 volume", "1,734 TPS, 36.9 ms: page reads 19, WAL fsync 11, lock and scheduler 5, CPU 2; 251 CPU seconds in 240 s", "N"},
