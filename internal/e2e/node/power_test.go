@@ -56,12 +56,7 @@ func TestPrimaryLosesPower(t *testing.T) {
 		t.Logf("round %d: epoch %d, %s leads: detected %.0f, named %.0f, promoted %.0f, open %.0f ms; first write after %v, back in S after %v", round, n.Epoch, n.Primary,
 			p.Detected, p.Named, p.Promoted, p.Opened, first[round].Round(time.Millisecond), rejoin[round].Round(time.Millisecond))
 	}
-	if os.Getenv("HOLDFAST_LOGS") != "" {
-		for i := range c.logs {
-			pg, _ := c.hosts[i].Get(t.Context(), c.hosts[i].DataDir()+"/state/postgres.log")
-			t.Logf("node %s:\n%s\n%s", c.hosts[i].Name(), c.logs[i], pg[max(0, len(pg)-20000):])
-		}
-	}
+	c.tellLogs()
 	w.stop()
 	slices.Sort(first)
 	slices.Sort(rejoin)
@@ -98,5 +93,6 @@ func TestSwitchover(t *testing.T) {
 		}
 	}
 	w.mu.Unlock()
+	c.tellLogs()
 	t.Logf("switched over in %v; longest gap between acknowledgements %v", a.at.Sub(began).Round(time.Millisecond), gap.Round(time.Millisecond))
 }

@@ -397,3 +397,15 @@ func (l *tail) String() string {
 	defer l.mu.Unlock()
 	return string(l.buf)
 }
+
+// tellLogs prints what the nodes and their servers logged, for whoever looks for
+// where the time goes.
+func (c *trio) tellLogs() {
+	if os.Getenv("HOLDFAST_LOGS") == "" {
+		return
+	}
+	for i := range c.logs {
+		pg, _ := c.hosts[i].Get(c.t.Context(), c.hosts[i].DataDir()+"/state/postgres.log")
+		c.t.Logf("node %s:\n%s\n%s", c.hosts[i].Name(), c.logs[i], pg[max(0, len(pg)-20000):])
+	}
+}
