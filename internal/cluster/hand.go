@@ -73,10 +73,13 @@ func (m *machine) unfit(id NodeID) string {
 		switch {
 		case p == nil || !m.fresh(id) || !p.hb.Qualified:
 			return string(id) + " cannot be promoted now"
-		case !l.ok || l.flush < m.pg.End:
+		case !l.ok || m.now-l.near > m.cfg.Timing.Heartbeat:
 			return string(id) + " has not caught up"
 		}
 		return ""
+	}
+	if id == "" {
+		return "no standby has caught up and can be promoted now"
 	}
 	return string(id) + " is not in S: only a standby that confirms commits can take over"
 }

@@ -51,6 +51,7 @@ type syncing struct {
 	l       LSN
 	id      uint64 // of the sample or canary under way
 	since   time.Duration
+	end     LSN           // ours, at the last look
 	short   time.Duration // since when too few members confirm; 0: enough do
 	links   []link
 }
@@ -62,6 +63,7 @@ type link struct {
 	since  time.Duration // since when it is ok, or not
 	flush  LSN
 	moved  time.Duration // when flush last moved or had nothing to do
+	near   time.Duration // when it last held all that we had at the look before
 	twice  bool
 }
 
@@ -134,6 +136,9 @@ func (m *machine) linksSeen() {
 				if s.Flush != l.flush || s.Flush >= m.pg.End {
 					l.moved = m.now
 				}
+				if s.Flush >= min(m.sync.end, m.pg.End) {
+					l.near = m.now
+				}
 				l.flush = s.Flush
 			}
 		}
@@ -146,7 +151,7 @@ func (m *machine) linksSeen() {
 			l.flush = 0
 		}
 	}
-	m.sync.links = links
+	m.sync.links, m.sync.end = links, m.pg.End
 }
 
 func (m *machine) link(x Member) link {
