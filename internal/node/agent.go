@@ -434,6 +434,7 @@ func (a *agent) do(e cluster.Effect) {
 	}
 	a.mu.Lock()
 	a.journal.did(e, time.Now())
+	chain := a.view.Register.Chain
 	a.mu.Unlock()
 	switch x := e.(type) {
 	case cluster.ReadRegister:
@@ -461,6 +462,11 @@ func (a *agent) do(e cluster.Effect) {
 	case cluster.Answer:
 		a.answer(x)
 	default:
+		if _, follows := e.(cluster.Follow); follows && a.inst != nil {
+			if err := a.inst.SetChain(chain); err != nil { // what a standby may restore goes by it
+				a.log.Error("note the register's history", "err", err)
+			}
+		}
 		if a.inst == nil || !a.inst.Begin(e, a.patient(e)) {
 			a.log.Error("nobody carries this out", "effect", fmt.Sprintf("%T", e))
 		}

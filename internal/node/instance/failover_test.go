@@ -285,11 +285,15 @@ func TestUnfinishedPromotion(t *testing.T) {
 	p.do("b", func(id uint64) cluster.Effect { return cluster.StopPostgres{ID: id, Immediate: true} })
 	i := p.all["b"]
 	dir := filepath.Join(i.cfg.DataDir, "pg_wal")
-	last := wal.Segment{Timeline: 1, Number: uint64(b.End) / (16 << 20)}
+	rep, err := wal.Inspect(i.cfg.DataDir, wal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := wal.Segment{Timeline: 1, Number: uint64(b.End) / rep.SegSize}
 	h := append(slices.Clone(b.History), cluster.Branch{Timeline: 2, Fork: b.End})
-	began := wal.Segment{Timeline: 2, Number: last.Number}.Name(16 << 20)
-	if exists(filepath.Join(dir, last.Name(16<<20))) {
-		if err := copyFile(filepath.Join(dir, last.Name(16<<20)), filepath.Join(dir, began)); err != nil {
+	began := wal.Segment{Timeline: 2, Number: last.Number}.Name(rep.SegSize)
+	if exists(filepath.Join(dir, last.Name(rep.SegSize))) {
+		if err := copyFile(filepath.Join(dir, last.Name(rep.SegSize)), filepath.Join(dir, began)); err != nil {
 			t.Fatal(err)
 		}
 		if u := i.user; u.switches {

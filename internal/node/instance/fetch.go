@@ -74,6 +74,7 @@ func (i *Instance) fetch(ctx context.Context, x cluster.FetchWAL) error {
 			tried = err
 			continue
 		}
+		i.forgetHoldings()
 		i.hup() // a standby without upstream looks at once, not in its own time
 		now, err := i.ownWAL(ctx)
 		if err != nil {

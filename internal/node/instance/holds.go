@@ -122,8 +122,13 @@ func (i *Instance) walStamp(r wal.Report, s serverWAL) string {
 	}
 	seg := wal.Segment{Timeline: r.History[len(r.History)-1].Timeline, Number: (uint64(r.Replayable) - 1) / r.SegSize}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%t %d %d;", s.running, s.replayed, s.received)
-	for _, name := range []string{"global/pg_control", "pg_wal", "backup_label", "pg_wal/" + seg.Name(r.SegSize)} {
+	names := []string{"pg_wal", "pg_wal/" + seg.Name(r.SegSize)}
+	if s.running {
+		fmt.Fprintf(&b, "running, received %d;", s.received)
+	} else { // where a start would begin to replay is told too
+		names = append(names, "global/pg_control", "backup_label")
+	}
+	for _, name := range names {
 		st, err := os.Stat(filepath.Join(i.cfg.DataDir, name))
 		switch {
 		case errors.Is(err, os.ErrNotExist):

@@ -81,6 +81,10 @@ func TestRestore(t *testing.T) {
 	if err := i.SetChain(chain); err != nil {
 		t.Fatal(err)
 	}
+	i.cfg.Exe = "/opt/it's/holdfast"
+	if got, want := i.restoreCommand(), `'/opt/it'\''s/holdfast' wal-restore --run-dir '`+run+`' --state-dir '`+state+`' %f "%p"`; got != want {
+		t.Fatalf("restore_command is %s, want %s", got, want)
+	}
 	if err := Restore(run, state, beyond, target); !errors.Is(err, ErrNotRestored) || exists(target) {
 		t.Fatalf("beyond the fork: %v", err)
 	}
@@ -89,6 +93,12 @@ func TestRestore(t *testing.T) {
 	}
 	if err := Restore(run, state, good, target); err != nil || !exists(target) {
 		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, good)); err != nil {
+		t.Fatal(err)
+	}
+	if got := i.restoreCommand(); got != "" {
+		t.Fatalf("nothing that is kept may be restored, and restore_command is %s", got)
 	}
 	text, err := os.ReadFile(filepath.Join(run, forksName))
 	if err != nil {

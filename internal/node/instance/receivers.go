@@ -94,17 +94,15 @@ func (i *Instance) stopReceivers(ctx context.Context) cluster.Done {
 	// They existed at the unlink, or came later and cannot authenticate.
 	left := i.receivers()
 	pm := i.current()
-	resumed := make(chan struct{})
 	if pm != nil {
 		if err := signal(pm.process, syscall.SIGHUP); err != nil {
 			i.log.Warn("reload for a recruit", "error", err)
 		}
-		go func() {
-			defer close(resumed)
-			i.freeReplay(ctx, pm.pid)
+		i.wg.Add(1)
+		go func() { // not waited for: the server may not answer
+			defer i.wg.Done()
+			i.freeReplay(i.ctx, pm.pid)
 		}()
-	} else {
-		close(resumed)
 	}
 	began := time.Now()
 	again := time.Time{}
@@ -134,21 +132,11 @@ func (i *Instance) stopReceivers(ctx context.Context) cluster.Done {
 			return !p.same() || receives(titleOf(p.pid), i.cfg.Cluster) == notReceiver
 		})
 	}
-	select {
-	case <-resumed:
-	case <-time.After(freeWithin):
-	case <-ctx.Done():
-		return cluster.Done{Why: context.Cause(ctx).Error()}
-	}
 	return cluster.Done{OK: true}
 }
 
-const (
-	// receiverPatience is how long a walreceiver may ignore SIGTERM.
-	receiverPatience = 1500 * time.Millisecond
-	// freeWithin bounds what a server that does not answer costs a recruit.
-	freeWithin = 100 * time.Millisecond
-)
+// receiverPatience is how long a walreceiver may ignore SIGTERM.
+const receiverPatience = 1500 * time.Millisecond
 
 // freeReplay lets replay go on: a pause is ended, and sessions that it might
 // wait for are ended too.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
@@ -107,11 +108,7 @@ func Restore(runDir, stateDir, name, target string) error {
 		if err != nil {
 			continue
 		}
-		size := uint64(st.Size())
-		if strings.HasSuffix(name, ".history") {
-			size = 16 << 20
-		}
-		if err := mayRestore(chain, name, size); err != nil {
+		if err := mayRestore(chain, name, uint64(st.Size())); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotRestored, err)
 		}
 		return copyFile(from, target)
@@ -119,19 +116,36 @@ func Restore(runDir, stateDir, name, target string) error {
 	return ErrNotRestored
 }
 
-// restoreCommand is the setting; empty while nothing is kept aside, since each
-// look for more WAL runs it. It runs as Postgres's user, which can read the state
-// directory only if that is the agent's user too.
+// restoreCommand is the setting. It is empty unless something is kept aside that
+// the register's history has: each look for more WAL, or for a newer timeline,
+// runs it, and that is what a promotion waits for. It runs as Postgres's user,
+// which can read the state directory only if that is the agent's user too.
 func (i *Instance) restoreCommand() string {
-	if i.cfg.Exe == "" || i.user.switches {
-		return ""
-	}
-	dirs, err := os.ReadDir(i.asideDir())
-	if err != nil || len(dirs) == 0 {
+	if i.cfg.Exe == "" || i.user.switches || !i.canRestore() {
 		return ""
 	}
 	quote := func(s string) string {
 		return "'" + strings.ReplaceAll(strings.ReplaceAll(s, "%", "%%"), "'", `'\''`) + "'"
 	}
 	return fmt.Sprintf(`%s wal-restore --run-dir %s --state-dir %s %%f "%%p"`, quote(i.cfg.Exe), quote(i.cfg.RunDir), quote(i.cfg.StateDir))
+}
+
+// canRestore says whether any segment that is kept aside may be restored.
+func (i *Instance) canRestore() bool {
+	text, err := os.ReadFile(filepath.Join(i.cfg.RunDir, forksName))
+	if err != nil {
+		return false
+	}
+	chain, err := readForks(string(text))
+	if err != nil {
+		return false
+	}
+	kept, err := filepath.Glob(filepath.Join(i.asideDir(), "*", "????????????????????????"))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(kept, func(path string) bool {
+		st, err := os.Stat(path)
+		return err == nil && mayRestore(chain, filepath.Base(path), uint64(st.Size())) == nil
+	})
 }

@@ -59,6 +59,9 @@ func postgresUser(t *testing.T) string {
 // newPeers makes n instances, each with an address of its own and no directory yet.
 func newPeers(t *testing.T, names ...cluster.NodeID) *peers {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Postgres")
+	}
 	p := &peers{t: t, all: map[cluster.NodeID]*Instance{}, ports: map[cluster.NodeID]int{}, admit: func(context.Context, cluster.NodeID) error { return nil }}
 	root, err := os.MkdirTemp("", "hfi")
 	if err != nil {

@@ -87,7 +87,7 @@ func (s Segment) Name(size uint64) string {
 
 // ParseSegment reads a segment's file name; ok is false for other files.
 func ParseSegment(name string, size uint64) (s Segment, ok bool) {
-	if len(name) != 24 || strings.ToUpper(name) != name || size == 0 {
+	if len(name) != 24 || strings.ToUpper(name) != name || size < 1<<20 || size > 1<<30 || size&(size-1) != 0 {
 		return s, false
 	}
 	t, err1 := strconv.ParseUint(name[:8], 16, 32)

@@ -21,6 +21,9 @@ import (
 // checkpoint. It is made once, and copied by the tests.
 func crashed(t *testing.T) (*pgtest.Server, string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Postgres")
+	}
 	s := pgtest.Start(t, "fsync=off", "max_wal_size=2GB", "checkpoint_timeout=1h", "autovacuum=off", "bgwriter_delay=10s", "full_page_writes=on")
 	c, err := pgx.Connect(t.Context(), s.DSN())
 	if err != nil {
