@@ -38,6 +38,11 @@ func storageRun() *result.Run {
 // reason for a difference, and what was predicted.
 func TestStorage(t *testing.T) {
 	run := storageRun()
+	for i, want := range []string{"4,000 random updates a second, 16.0 ms each, at 64 clients", "1,000 random updates"} {
+		if s := result.Summarise(&result.Run{Cells: run.Cells[i : i+1]})[0].Sentence; !strings.Contains(s, want) {
+			t.Errorf("the sentence lacks %q: %s", want, s)
+		}
+	}
 	var text, page bytes.Buffer
 	if err := Text(&text, run, TextOptions{}); err != nil {
 		t.Fatal(err)

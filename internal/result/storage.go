@@ -1,6 +1,7 @@
 package result
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/holdfast-db/holdfast/internal/stats"
@@ -93,4 +94,42 @@ func allLatency(m map[string]float64) (ms float64, ok bool) {
 		ms = (ms*m["tps"] + r*m["read_tps"]) / (m["tps"] + m["read_tps"])
 	}
 	return ms, ok
+}
+
+// storageClause says what a study of storage found on a disk; "" for another
+// experiment, or where it gave no figure.
+func storageClause(g *Group) string {
+	runs := func(n int) string {
+		if n < 2 {
+			return ""
+		}
+		return fmt.Sprintf(" (medians of %d runs)", n)
+	}
+	switch g.Experiment {
+	case "storage-bound":
+		tps, ok := g.Spread("tps")
+		ms, ok2 := g.Spread("latency_mean_ms")
+		if !ok || !ok2 {
+			return ""
+		}
+		text := Count(tps.Median) + " random updates a second, " + Figure(ms.Median) + " ms each"
+		if n, ok := Number(g.Params["clients"]); ok {
+			text += ", at " + plural(int(n), "client", "clients")
+		}
+		if n, ok := Number(g.Params["readers"]); ok && n > 0 {
+			text += " with " + plural(int(n), "reader", "readers") + " beside"
+		}
+		return text + runs(tps.N)
+	case "vacuum":
+		if s, ok := g.Spread("vacuum_s"); ok {
+			return "VACUUM takes " + Figure(s.Median) + " s" + runs(s.N)
+		}
+	case "logical-backlog":
+		s, ok := g.Spread("drain_s")
+		mb, ok2 := g.Spread("backlog_mb")
+		if ok && ok2 {
+			return "a subscriber drains " + Figure(mb.Median) + " MB in " + Figure(s.Median) + " s" + runs(s.N)
+		}
+	}
+	return ""
 }

@@ -1,6 +1,7 @@
 package result
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -109,7 +110,7 @@ func otherClause(g *Group) string {
 	if len(usable) == 0 {
 		return fmt.Sprintf("%s gave no usable figure%s", g.Experiment, because(g, Unknown, Invalid))
 	}
-	text := fmt.Sprintf("%s ran %s", g.Experiment, plural(len(usable), "time", "times"))
+	text := cmp.Or(storageClause(g), fmt.Sprintf("%s ran %s", g.Experiment, plural(len(usable), "time", "times")))
 	if n := len(g.Cells) - len(usable); n > 0 {
 		text += fmt.Sprintf(", and %s without a usable figure", plural(n, "time", "times"))
 	}
