@@ -57,7 +57,7 @@ soak-sim: ## a million simulated schedules (hours on two cores); in pieces: SEED
 	go test -count=1 -timeout 24h ./internal/cluster/sim -run TestSim -schedules $(SCHEDULES) -seed $(SEED) -workers 2 -v \
 	  -revision $(VERSION) $(if $(TALLY),-tally $(abspath $(TALLY)))
 
-soak: deps build ## the long runs: power-off, replication-modes (about an hour)
+soak: deps-test build ## the long runs: power-off, replication-modes, failover, soak (about three hours)
 	@scripts/soak
 
 clean: ## remove what builds and killed runs left
