@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-db/holdfast/internal/config"
 	"github.com/holdfast-db/holdfast/internal/node"
-	"github.com/holdfast-db/holdfast/internal/node/instance"
 	"github.com/holdfast-db/holdfast/internal/postgres"
 	"github.com/holdfast-db/holdfast/internal/quorum"
 )
@@ -34,7 +33,7 @@ func newNodeCmd(env Env) *cobra.Command {
 				return err
 			}
 			if check {
-				return checkNode(env, c)
+				return checkNode(cmd.Context(), env, c)
 			}
 			return runNode(cmd.Context(), env, c, debug)
 		},
@@ -60,7 +59,7 @@ func loadNode(env Env, file string) (*config.Node, error) {
 }
 
 // nodeOptions checks what the configuration alone cannot say.
-func nodeOptions(env Env, c *config.Node) (node.Options, error) {
+func nodeOptions(ctx context.Context, env Env, c *config.Node) (node.Options, error) {
 	o := node.Options{Config: c, Version: env.Version}
 	id, err := quorum.LoadIdentity(c.Identity)
 	if err != nil {
@@ -79,20 +78,20 @@ func nodeOptions(env Env, c *config.Node) (node.Options, error) {
 	if o.BinDir, err = postgres.FindBinDir(c.Postgres.Bin); err != nil {
 		return o, c.At("postgres.bin", err)
 	}
-	for _, p := range instance.CheckSettings(c.Postgres.Settings) {
-		return o, c.At("postgres.settings."+p.Name, fmt.Errorf("%s. %s", p.Why, p.Fix))
-	}
 	if env.Root {
 		if _, err := user.Lookup(c.Postgres.User); err != nil {
 			return o, c.At("postgres.user", fmt.Errorf("no such user on this system: Postgres never runs as root; make it with `adduser --system --group %s`, or name another", c.Postgres.User))
 		}
 		o.OSUser = c.Postgres.User
 	}
+	if refused := node.CheckHost(ctx, o); len(refused) > 0 {
+		return o, c.At(refused[0].Key, refused[0].Err)
+	}
 	return o, nil
 }
 
-func checkNode(env Env, c *config.Node) error {
-	if _, err := nodeOptions(env, c); err != nil {
+func checkNode(ctx context.Context, env Env, c *config.Node) error {
+	if _, err := nodeOptions(ctx, env, c); err != nil {
 		return err
 	}
 	self, _ := c.Self()
@@ -105,7 +104,7 @@ func checkNode(env Env, c *config.Node) error {
 }
 
 func runNode(ctx context.Context, env Env, c *config.Node, debug bool) error {
-	o, err := nodeOptions(env, c)
+	o, err := nodeOptions(ctx, env, c)
 	if err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func TestWatchdog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := nodeOptions(env, c)
+	o, err := nodeOptions(t.Context(), env, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,36 +24,41 @@ func tree(t testing.TB, dir string) string {
 func TestCheck(t *testing.T) {
 	n := newNodes(t)
 	p := n.node("a")
-	if errs := p.Check(t.Context()); len(errs) > 0 {
+	if errs := instance.CheckHost(t.Context(), p.cfg); len(errs) > 0 {
 		t.Fatalf("an empty place is refused: %v", errs)
 	}
 	p.create(t)
-	if errs := p.Check(t.Context()); len(errs) > 0 {
+	if errs := instance.CheckHost(t.Context(), p.cfg); len(errs) > 0 {
 		t.Fatalf("its own directory is refused: %v", errs)
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(p.cfg.Address, itoa(p.cfg.Port)))
 	must(t, err)
 	defer func() { _ = l.Close() }()
+	old := filepath.Join(n.dir, "old")
+	must(t, os.Mkdir(old, 0o700))
+	must(t, os.WriteFile(filepath.Join(old, "PG_VERSION"), []byte("9.6\n"), 0o600))
 	before := tree(t, p.cfg.DataDir)
 	for what, c := range map[string]struct {
 		change func(*instance.Config)
 		want   []string
 	}{
-		"a port in use":      {func(*instance.Config) {}, []string{"in use", "another port"}},
-		"a foreign address":  {func(c *instance.Config) { c.Address = "192.0.2.1" }, []string{"192.0.2.1", "no address of this host"}},
-		"a bad setting":      {func(c *instance.Config) { c.Settings = map[string]string{"fsync": "off"} }, []string{"fsync", "power cut"}},
-		"a bad rule":         {func(c *instance.Config) { c.HBA = []string{"host replication all all trust"} }, []string{"host replication", "certificate"}},
-		"another's contents": {func(c *instance.Config) { c.StateDir = filepath.Join(n.dir, "elsewhere") }, []string{"system identifier", "adopt"}},
+		"a port in use":     {func(*instance.Config) {}, []string{"members", "in use", "another port"}},
+		"a foreign address": {func(c *instance.Config) { c.Address = "192.0.2.1" }, []string{"192.0.2.1", "no address of this host"}},
+		"a bad setting":     {func(c *instance.Config) { c.Settings = map[string]string{"fsync": "off"} }, []string{"postgres.settings.fsync", "power cut"}},
+		"a bad rule":        {func(c *instance.Config) { c.HBA = []string{"host replication all all trust"} }, []string{"postgres.hba[0]", "certificate"}},
+		"another major":     {func(c *instance.Config) { c.DataDir = old }, []string{"postgres.data", "postgres.bin"}},
+		"no programs":       {func(c *instance.Config) { c.BinDir = "/nonexistent" }, []string{"postgres.bin", "/nonexistent"}},
 	} {
 		cfg := p.cfg
 		c.change(&cfg)
-		i, err := instance.New(cfg)
-		must(t, err)
+		cfg.StateDir = filepath.Join(n.dir, "untouched")
 		var all []string
-		for _, err := range i.Check(t.Context()) {
-			all = append(all, err.Error())
+		for _, r := range instance.CheckHost(t.Context(), cfg) {
+			all = append(all, r.Key+": "+r.Err.Error())
 		}
-		must(t, i.Close())
+		if _, err := os.Stat(cfg.StateDir); err == nil {
+			t.Errorf("%s: the check made the state directory", what)
+		}
 		for _, want := range c.want {
 			if !strings.Contains(strings.Join(all, "\n"), want) {
 				t.Errorf("%s: %q does not say %q", what, all, want)
@@ -105,7 +110,7 @@ func TestFullDisk(t *testing.T) {
 	if _, err := p.Create(t.Context()); err == nil || !strings.Contains(err.Error(), "nearly full") {
 		t.Errorf("made on a nearly full disk: %v", err)
 	}
-	if errs := p.Check(t.Context()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "nearly full") {
+	if errs := instance.CheckHost(t.Context(), p.cfg); len(errs) != 1 || !strings.Contains(errs[0].Err.Error(), "nearly full") {
 		t.Errorf("checked: %v", errs)
 	}
 	fill(0)
@@ -159,7 +164,7 @@ func TestAdopt(t *testing.T) {
 	was, err := os.ReadFile(version)
 	must(t, err)
 	must(t, os.WriteFile(version, []byte("9\n"), 0o600))
-	refused("another major", "bin_dir")
+	refused("another major", "postgres.bin")
 	must(t, os.WriteFile(version, was, 0o600))
 
 	sock := filepath.Join(n.dir, "sock")

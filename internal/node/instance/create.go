@@ -74,7 +74,7 @@ func (i *Instance) Create(ctx context.Context) (cluster.Incarnation, error) {
 	if len(entries) > 0 {
 		return 0, fmt.Errorf("%s is not empty (%s): empty it, or name another place (data_dir)", dir, entries[0].Name())
 	}
-	if err := i.checkRoom(filepath.Dir(dir)); err != nil {
+	if err := checkRoom(filepath.Dir(dir)); err != nil {
 		return 0, err
 	}
 	if err := i.makeDir(dir, 0o700); err != nil {
@@ -174,12 +174,11 @@ func (i *Instance) Adopt(ctx context.Context) (cluster.Incarnation, error) {
 
 // checkAdopt refuses what cannot be adopted, before anything is touched.
 func (i *Instance) checkAdopt(ctx context.Context, dir string) error {
-	version, err := os.ReadFile(filepath.Join(dir, "PG_VERSION"))
-	if err != nil {
-		return fmt.Errorf("%s holds no data directory: %w", dir, err)
+	if !exists(filepath.Join(dir, "PG_VERSION")) {
+		return fmt.Errorf("%s holds no data directory", dir)
 	}
-	if v := strings.TrimSpace(string(version)); v != strconv.Itoa(i.major) {
-		return fmt.Errorf("%s is of PostgreSQL %s, the programs in %s are of %d: name those of %s (bin_dir)", dir, v, i.cfg.BinDir, i.major, v)
+	if err := checkMajor(dir, i.cfg.BinDir, i.major); err != nil {
+		return err
 	}
 	if s := i.current(); s != nil {
 		return fmt.Errorf("a server runs on %s (pid %d): stop it and keep its unit from starting it again (systemctl disable --now postgresql), then adopt", dir, s.pid)
@@ -196,7 +195,7 @@ func (i *Instance) checkAdopt(ctx context.Context, dir string) error {
 			return fmt.Errorf("%s is a standby or a backup that was not finished (%s is there): adopt the primary's directory; the others are cloned from it", dir, name)
 		}
 	}
-	if err := i.checkRoom(dir); err != nil {
+	if err := checkRoom(dir); err != nil {
 		return err
 	}
 	data, err := i.controlData(ctx)

@@ -84,7 +84,11 @@ func (i *Instance) command(ctx context.Context, name string, args ...string) *ex
 }
 
 func environment(tmp string) []string {
-	return []string{"LC_ALL=C", "PATH=/usr/bin:/bin", "TMPDIR=" + tmp}
+	env := []string{"LC_ALL=C", "PATH=/usr/bin:/bin"}
+	if tmp != "" {
+		env = append(env, "TMPDIR="+tmp)
+	}
+	return env
 }
 
 // output runs a program and returns what it printed; a failure carries the end

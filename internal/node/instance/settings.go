@@ -1,7 +1,6 @@
 package instance
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -151,29 +150,4 @@ func CheckVersion(major, minor int) error {
 		return fmt.Errorf("PostgreSQL %d.%d: right after a start its commits may skip the wait for standbys; that is repaired in %d.%d, install that or a later one", major, minor, major, least)
 	}
 	return nil
-}
-
-// Check looks for what would keep this node from working, and touches nothing:
-// versions, settings, rules, port, room, whose directory it is. Each error names
-// what is wrong and what to do.
-func (i *Instance) Check(ctx context.Context) []error {
-	var out []error
-	if err := CheckVersion(i.major, i.minor); err != nil {
-		out = append(out, err)
-	}
-	for _, p := range CheckSettings(i.cfg.Settings) {
-		out = append(out, fmt.Errorf("setting %s", p))
-	}
-	for _, p := range CheckHBA(i.cfg.HBA) {
-		out = append(out, fmt.Errorf("pg_hba rule %s", p))
-	}
-	if i.current() == nil {
-		if err := i.checkPort(ctx); err != nil {
-			out = append(out, err)
-		}
-	}
-	if err := i.checkOwn(ctx); err != nil {
-		out = append(out, err)
-	}
-	return out
 }
