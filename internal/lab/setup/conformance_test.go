@@ -173,6 +173,7 @@ func conforms(t *testing.T, k setup.Kind) {
 	}
 
 	if sw, ok := b.system.(setup.Switcher); ok {
+		b.recovered(c.Settle(t.Context(), time.Now())) // who it is, if that changed meanwhile
 		before := c.Primary()
 		b.recovered(sw.Switchover(t.Context()))
 		if c.Primary() == before {
