@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"math"
 	"sync"
 	"time"
 )
@@ -106,9 +107,13 @@ func (t *Throttle) Take(ops, bytes, now int64) time.Duration {
 	return wait
 }
 
-// writeBackDepth is how many operations the disk's own write-back has at the
-// device at once: who reads meanwhile waits behind these, not behind all.
-const writeBackDepth = 32
+// writeBackDepth and writeBackBytes are how much the disk's own write-back has at
+// the device at once: who reads or flushes meanwhile waits behind that, not behind
+// all. (Linux holds its own back in the same way, blk-wbt.)
+const (
+	writeBackDepth = 32
+	writeBackBytes = 4 * MaxIO
+)
 
 // owedFor is how many seconds of operations write-back may be behind before
 // writers have to wait for it.
@@ -133,6 +138,10 @@ func (t *Throttle) PayBack(now int64) (wait time.Duration, done bool) {
 		return 0, true
 	}
 	bytes := t.owedBytes * n / t.owed
+	if bytes > writeBackBytes {
+		n = max(1, math.Floor(n*writeBackBytes/bytes))
+		bytes = t.owedBytes * min(n/t.owed, 1)
+	}
 	t.owed -= n
 	t.owedBytes -= bytes
 	t.mu.Unlock()

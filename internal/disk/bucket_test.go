@@ -106,6 +106,28 @@ func TestWriteBackIsPaidForByAndBy(t *testing.T) {
 	}
 }
 
+// TestLargeWriteBackLeavesRoom: large transfers are paid for a few at a time.
+func TestLargeWriteBackLeavesRoom(t *testing.T) {
+	now := int64(0)
+	th := NewThrottle(&Timing{Bytes: Limit{Rate: 100e6}}, now)
+	th.Owe(400, 400*MaxIO)
+	worst := time.Duration(0)
+	for {
+		due, done := th.PayBack(now)
+		if done {
+			break
+		}
+		worst = max(worst, th.Take(1, PageSize, now))
+		now += int64(due)
+	}
+	if worst > 25*time.Millisecond {
+		t.Errorf("a read waited %v behind write-back", worst)
+	}
+	if s := th.Stats(now); math.Abs(s["io_bytes"]-400*MaxIO) > 0.02*400*MaxIO {
+		t.Errorf("%.0f bytes were taken of %d", s["io_bytes"], 400*MaxIO)
+	}
+}
+
 // TestBackgroundCountsRuns: each run of pages is one operation, wherever in the
 // file it lies.
 func TestBackgroundCountsRuns(t *testing.T) {
