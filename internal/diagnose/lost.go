@@ -19,7 +19,7 @@ func (c *collector) recover(ctx context.Context, cause error) bool {
 	hung := isTimeout(cause)
 	c.s.close()
 	var last error
-	for {
+	for tries := 1; ; tries++ {
 		attempt, cancel := context.WithTimeout(ctx, min(2*time.Second, c.opts.deadline))
 		s, err := open(attempt, c.cfg, c.opts.deadline)
 		cancel()
@@ -28,7 +28,8 @@ func (c *collector) recover(ctx context.Context, cause error) bool {
 			return c.resume(ctx, s, before, lost, cause)
 		}
 		last = err
-		if c.at() >= c.opts.For || sleep(ctx, 250*time.Millisecond) != nil {
+		// Twice at least: the first may have waited while this program itself stood still.
+		if c.at() >= c.opts.For && tries > 1 || sleep(ctx, 250*time.Millisecond) != nil {
 			break
 		}
 	}

@@ -133,7 +133,7 @@ func (a *assessor) windows(least time.Duration) []second {
 		}
 		from = i
 		dt := (q.At - p.At).Seconds()
-		if dt <= 0.2 || q.Xacts < p.Xacts || q.Reads < p.Reads {
+		if dt < 0.5 || q.Xacts < p.Xacts || q.Reads < p.Reads {
 			continue
 		}
 		s := second{from: p.At.Seconds(), to: q.At.Seconds(),
