@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
+	"github.com/holdfast-db/holdfast/internal/postgres"
 )
 
 // lookWithin bounds a look at a running server. It needs nothing but shared
@@ -219,6 +220,9 @@ func (i *Instance) lookSlowly(ctx context.Context, w *watcher, s *server, primar
 			slots[n].Member = m
 		}
 	}
+	if !primary {
+		i.letGo(ctx, w.conn, slots)
+	}
 	// "could not be applied" is said of what waits for a restart; it rejects nothing.
 	var rejected bool
 	err = w.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_file_settings WHERE error IS NOT NULL AND error <> 'setting could not be applied')
@@ -228,6 +232,37 @@ func (i *Instance) lookSlowly(ctx context.Context, w *watcher, s *server, primar
 	}
 	w.slow, w.slowAt = slowView{s, slots, rejected}, time.Now()
 	return nil
+}
+
+// letGo lets slots on a standby advance: nobody streams through them, so by
+// themselves they would hold back WAL up to their cap. What they keep is for whoever
+// has to follow this standby once it is promoted; who is further behind is cloned.
+func (i *Instance) letGo(ctx context.Context, c *pgx.Conn, slots []cluster.Slot) {
+	keep := i.standbyKeep()
+	for _, s := range slots {
+		if s.Member.Incarnation == 0 || s.Lost || s.Kept <= keep {
+			continue
+		}
+		var replayed int64
+		err := c.QueryRow(ctx, "SELECT (pg_last_wal_replay_lsn() - '0/0')::bigint").Scan(&replayed)
+		if err == nil {
+			_, err = c.Exec(ctx, "SELECT pg_replication_slot_advance(slot_name, $2::text::pg_lsn) FROM pg_replication_slots WHERE slot_name = $1 AND active_pid IS NULL",
+				s.Name, postgres.LSN(replayed-keep/2).String())
+		}
+		if err != nil {
+			i.log.Warn("advance a slot", "slot", s.Name, "error", err)
+			return
+		}
+	}
+}
+
+// standbyKeep is how much WAL a standby keeps for another member, bytes.
+func (i *Instance) standbyKeep() int64 {
+	const most = 512 << 20
+	if i.cfg.SlotCap > 0 {
+		return min(most, i.cfg.SlotCap/4)
+	}
+	return most
 }
 
 const sendersSQL = `SELECT pid, application_name, usename = 'holdfast_replication', state = 'streaming', coalesce(flush_lsn - '0/0', 0)::bigint
