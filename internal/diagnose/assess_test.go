@@ -533,3 +533,44 @@ func TestElasticity(t *testing.T) {
 		t.Error("nothing varied")
 	}
 }
+
+// TestPlateau: a device whose operations, or bytes, stay level while requests
+// queue is at a cap; one that is only busy, or not asked for more, is not.
+func TestPlateau(t *testing.T) {
+	device := func(ops, mb, queue func(i int) float64) string {
+		s := newScene(500, 0, always(client(8, "active", "IO", "DataFileRead"))).onHost(4)
+		c := DeviceCounters{}
+		for i := range s.e.Ticks {
+			c.At = s.e.Ticks[i].At
+			now := c
+			s.e.Ticks[i].Device = &now
+			c.Reads += ops(i)
+			c.Bytes += 1e6 * mb(i)
+			c.QueueMs += 1000 * queue(i)
+			c.ReadMs += 1000 * queue(i)
+			c.BusyMs += 1000
+		}
+		s.e.Host.Data = DeviceFacts{Path: "/d", Device: "/dev/x", FileSystem: "ext4"}
+		s.e.Host.Begin.Data, s.e.Host.End.Data = s.e.Ticks[0].Device, s.e.Ticks[20].Device
+		d := Assess(s.e)
+		if v := d.Host.Data; deref(v.Util) != 1 || math.Abs(deref(v.Queue)-queue(1)) > 3 || v.IOPS == nil || v.MBps == nil || deref(v.ReadMs) <= 0 {
+			t.Errorf("%+v", v)
+		}
+		sound(t, d)
+		return d.Host.Data.Plateau
+	}
+	flat := func(v float64) func(int) float64 { return func(i int) float64 { return v + v*0.005*float64(i%3) } }
+	wild := func(v float64) func(int) float64 { return func(i int) float64 { return v + v*0.4*float64(i%4) } }
+	if p := device(flat(3000), wild(24), flat(20)); !strings.Contains(p, "operations a second") || !strings.Contains(p, "a cap") {
+		t.Errorf("operations: %q", p)
+	}
+	if p := device(wild(900), flat(125), flat(20)); !strings.Contains(p, "MB/s") {
+		t.Errorf("throughput: %q", p)
+	}
+	if p := device(wild(3000), wild(24), flat(20)); p != "" {
+		t.Errorf("no cap: %q", p)
+	}
+	if p := device(flat(300), flat(24), flat(0.2)); p != "" {
+		t.Errorf("not asked for more: %q", p)
+	}
+}

@@ -56,7 +56,7 @@ func TestOwnCostHelper(t *testing.T) {
 	if dsn == "" {
 		t.Skip("run by TestOwnCost")
 	}
-	d, err := Run(context.Background(), Options{DSN: dsn, For: 8 * time.Second})
+	d, err := Run(context.Background(), Options{DSN: dsn, For: 12 * time.Second})
 	check(t, err)
 	c := d.Sampling
 	t.Logf("%.2f %% of a core (%s), %d samples every %.0f ms, with %.0f sessions", c.CorePercent, c.Source, c.Samples, c.IntervalMs, c.Sessions)
