@@ -68,7 +68,7 @@ func (t *trial) diskFault(ctx context.Context, what string, how func(place.Host)
 		return err
 	}
 	t.struck(began, time.Now())
-	if err := t.load.run(ctx, seconds(t.num("hold_s"))); err != nil {
+	if err := t.looking(ctx, seconds(t.num("hold_s")), false); err != nil {
 		return err
 	}
 	if err := d.SetDisk(ctx, back); err != nil {

@@ -118,7 +118,7 @@ func (t *trial) while(ctx context.Context, what string, end func() error) error 
 		}
 	}
 	if left := hold - time.Since(s.began); left > 0 {
-		if err := t.load.run(ctx, left); err != nil {
+		if err := t.looking(ctx, left, promote); err != nil {
 			return err
 		}
 	}
@@ -136,6 +136,29 @@ func (t *trial) while(ctx context.Context, what string, end func() error) error 
 	return t.writeOn(ctx)
 }
 
+// looking lets the load go on for d. Meanwhile it looks whether a setup that heals
+// itself has another member take over: looked for afterwards, it would seem to
+// have come as late. known says that this was seen already.
+func (t *trial) looking(ctx context.Context, d time.Duration, known bool) error {
+	c, ok := t.cluster.(setup.Healing)
+	if !ok || known {
+		return t.load.run(ctx, d)
+	}
+	watching, stop := context.WithCancel(ctx)
+	seen := make(chan setup.Recovery, 1)
+	go func() {
+		rec, err := c.TakeOver(watching)
+		if err != nil {
+			rec = setup.Recovery{} // nobody did
+		}
+		seen <- rec
+	}()
+	err := t.load.run(ctx, d)
+	stop()
+	t.early = <-seen
+	return err
+}
+
 // settle sees what a setup has made of a fault that is over: a plain one goes on,
 // one that heals itself may have another primary.
 func (t *trial) settle(ctx context.Context) error {
@@ -145,5 +168,12 @@ func (t *trial) settle(ctx context.Context) error {
 		return nil
 	}
 	began := t.now().began
-	return t.recover(ctx, func(ctx context.Context) (setup.Recovery, error) { return c.Settle(ctx, began) })
+	return t.recover(ctx, func(ctx context.Context) (setup.Recovery, error) {
+		rec, err := c.Settle(ctx, began)
+		if err == nil && !t.early.Promoted.IsZero() {
+			rec.Promoted, rec.Detected, rec.How = t.early.Promoted, t.early.Detected, t.early.How
+			t.early = setup.Recovery{}
+		}
+		return rec, err
+	})
 }

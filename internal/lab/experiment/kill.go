@@ -122,7 +122,7 @@ func (t *trial) standbysKilled(ctx context.Context, n int, hold time.Duration) (
 		killers = append(killers, k)
 	}
 	t.struck(began, time.Now())
-	if err := t.load.run(ctx, hold); err != nil {
+	if err := t.looking(ctx, hold, false); err != nil {
 		return err
 	}
 	if err := end(); err != nil {

@@ -94,7 +94,13 @@ func strikeNemesis(ctx context.Context, t *trial) (err error) {
 	t.struck(healing, time.Now())
 	t.span("all is healed", healing, time.Time{})
 	t.extra = w.metrics()
-	if err := t.settle(ctx); err != nil {
+	err = t.recover(ctx, func(ctx context.Context) (setup.Recovery, error) {
+		rec, err := c.Settle(ctx, healing)
+		// Who is the primary may have become it long before all was healed.
+		rec.Promoted, rec.Detected = time.Time{}, time.Time{}
+		return rec, err
+	})
+	if err != nil {
 		return err
 	}
 	return t.writeOn(ctx)

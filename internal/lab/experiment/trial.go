@@ -132,6 +132,7 @@ type trial struct {
 	found    Survivors
 	spans    []span
 	extra    map[string]float64 // metrics of the drill's own
+	early    setup.Recovery     // that another member took over while a fault lasted
 	lost     place.Host         // whose copy is to be read when it is back
 }
 
