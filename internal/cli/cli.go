@@ -69,7 +69,7 @@ func newRoot(env Env) *cobra.Command {
 		newLabDriverCmd(env),
 		newWALRestoreCmd(env),
 		newNodeCmd(env), newClusterCmd(env), newStatusCmd(env),
-		newDSNCmd(env),
+		newDSNCmd(env), newConfigCmd(env),
 	)
 	root.AddCommand(orderCmds(env)...)
 	return root

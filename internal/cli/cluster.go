@@ -238,7 +238,12 @@ func printSteps(env Env, o clusterInit, members []config.Member) error {
 		host, _, _ := net.SplitHostPort(m.Address)
 		fmt.Fprintf(w, "  # %s (%s)\n", m.Name, host)
 		fmt.Fprintf(w, "  ssh root@%s mkdir -p %s && scp -r %s/%s/. root@%s:%s/    # from here\n", host, o.etc, o.out, m.Name, host, o.etc)
-		fmt.Fprintf(w, "  holdfast node --config %s/node.yaml    # there\n", o.etc)
+		fmt.Fprintf(w, "  holdfast node --config %s/node.yaml --check    # there\n", o.etc)
+		if o.etc == "/etc/holdfast/"+filepath.Base(o.etc) {
+			fmt.Fprintf(w, "  systemctl enable --now holdfast-node@%s        # there; without systemd: holdfast node --config %s/node.yaml\n", filepath.Base(o.etc), o.etc)
+		} else {
+			fmt.Fprintf(w, "  holdfast node --config %s/node.yaml            # there\n", o.etc)
+		}
 		if i < len(members)-1 {
 			fmt.Fprintln(w)
 		}

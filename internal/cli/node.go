@@ -2,13 +2,19 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/user"
+	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-db/holdfast/internal/config"
 	"github.com/holdfast-db/holdfast/internal/node"
@@ -65,7 +71,11 @@ func nodeOptions(ctx context.Context, env Env, c *config.Node) (node.Options, er
 	if err != nil {
 		return o, c.At("identity", err)
 	}
-	if _, err := id.TLS(); err != nil {
+	conf, err := id.TLS()
+	if err != nil {
+		return o, c.At("identity", err)
+	}
+	if err := checkCertificate(conf, c.Node, time.Now()); err != nil {
 		return o, c.At("identity", err)
 	}
 	if o.Exe, err = os.Executable(); err != nil {
@@ -78,6 +88,9 @@ func nodeOptions(ctx context.Context, env Env, c *config.Node) (node.Options, er
 	if o.BinDir, err = postgres.FindBinDir(c.Postgres.Bin); err != nil {
 		return o, c.At("postgres.bin", err)
 	}
+	if err := checkRules(c); err != nil {
+		return o, err
+	}
 	if env.Root {
 		if _, err := user.Lookup(c.Postgres.User); err != nil {
 			return o, c.At("postgres.user", fmt.Errorf("no such user on this system: Postgres never runs as root; make it with `adduser --system --group %s`, or name another", c.Postgres.User))
@@ -85,22 +98,80 @@ func nodeOptions(ctx context.Context, env Env, c *config.Node) (node.Options, er
 		o.OSUser = c.Postgres.User
 	}
 	if refused := node.CheckHost(ctx, o); len(refused) > 0 {
-		return o, c.At(refused[0].Key, refused[0].Err)
+		return o, withCode(exitRefused, c.At(refused[0].Key, refused[0].Err))
 	}
 	return o, nil
 }
 
+// checkCertificate refuses what the other agents would refuse.
+func checkCertificate(conf *tls.Config, node string, now time.Time) error {
+	leaf := conf.Certificates[0].Leaf
+	if n := leaf.Subject.CommonName; n != node {
+		return fmt.Errorf("the certificate is of node %q, the configuration of %q: copy that node's own folder", n, node)
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: conf.RootCAs, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return fmt.Errorf("the certificate is not valid for this cluster: %w; node.crt and ca.crt come from one run of `holdfast cluster init`", err)
+	}
+	return nil
+}
+
 func checkNode(ctx context.Context, env Env, c *config.Node) error {
-	if _, err := nodeOptions(ctx, env, c); err != nil {
+	o, err := nodeOptions(ctx, env, c)
+	if err != nil {
 		return err
+	}
+	if problems := append(checkPorts(ctx, c), node.CheckDirectory(ctx, o)); errors.Join(problems...) != nil {
+		return withCode(exitRefused, errors.Join(problems...))
+	}
+	if !inMemory(c.Run) {
+		fmt.Fprintf(env.Stderr, "note: %s is not in memory (tmpfs): what it permits would outlive a reboot; name a directory below /run\n", c.Run)
 	}
 	self, _ := c.Self()
 	what := "data at " + c.Postgres.Data
 	if self.Witness {
 		what = "a witness"
 	}
-	_, err := fmt.Fprintf(env.Stdout, "The configuration is good: node %s of cluster %s, %s, with %d other members.\n", c.Node, c.Cluster, what, len(c.Members)-1)
+	_, err = fmt.Fprintf(env.Stdout, "All is good: node %s of cluster %s, %s, with %d other members.\n", c.Node, c.Cluster, what, len(c.Members)-1)
 	return err
+}
+
+// checkPorts finds what is in the way of the agent's own addresses, unless it is
+// the agent itself.
+func checkPorts(ctx context.Context, c *config.Node) (problems []error) {
+	d := net.Dialer{Timeout: time.Second}
+	if conn, err := d.DialContext(ctx, "unix", node.AdminSocket(c.Run)); err == nil {
+		_ = conn.Close()
+		return nil
+	}
+	self, _ := c.Self()
+	addresses := map[string]string{"the agent": self.Address}
+	if !c.HTTPOff() {
+		addresses["load balancers (http.listen)"] = c.HTTP.Listen
+	}
+	for what, a := range addresses {
+		var lc net.ListenConfig
+		l, err := lc.Listen(ctx, "tcp", a)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("the address for %s: %w", what, err))
+			continue
+		}
+		_ = l.Close()
+	}
+	return problems
+}
+
+// inMemory says whether a directory is, or would be, on a file system in memory.
+func inMemory(path string) bool {
+	var sf unix.Statfs_t
+	for unix.Statfs(path, &sf) != nil {
+		if path == filepath.Dir(path) {
+			return false
+		}
+		path = filepath.Dir(path)
+	}
+	const ramfs = 0x858458f6
+	return sf.Type == unix.TMPFS_MAGIC || sf.Type == ramfs
 }
 
 func runNode(ctx context.Context, env Env, c *config.Node, debug bool) error {

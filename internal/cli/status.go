@@ -149,13 +149,19 @@ func renderStatus(s node.Status, now time.Time) string {
 		state = "takes writes, confirmed by the primary alone"
 	}
 	fmt.Fprintf(&b, "cluster %s: %s\n", s.Cluster, state)
-	fmt.Fprintf(&b, "epoch %d, timeline %d, mode %s, commits wait for %d of {%s}", s.Epoch, s.Timeline, s.Mode, s.K, strings.Join(s.S, ", "))
-	if s.Paused {
-		b.WriteString(", paused")
+	if s.Known {
+		whom := "nobody"
+		if len(s.S) > 0 {
+			whom = fmt.Sprintf("%d of {%s}", s.K, strings.Join(s.S, ", "))
+		}
+		fmt.Fprintf(&b, "epoch %d, timeline %d, mode %s, commits wait for %s", s.Epoch, s.Timeline, s.Mode, whom)
+		if s.Paused {
+			b.WriteString(", paused")
+		}
+		b.WriteString("\n")
 	}
-	b.WriteString("\n")
 	if s.Degraded != nil {
-		fmt.Fprintf(&b, "alone since %s, from %s on\n", s.Degraded.Since.Format(time.RFC3339), s.Degraded.LSN)
+		fmt.Fprintf(&b, "alone since %s, from %s on\n", s.Degraded.Since.UTC().Format(time.RFC3339), s.Degraded.LSN)
 	}
 	for _, w := range s.Waiting {
 		fmt.Fprintf(&b, "waiting: %s\n", w)

@@ -56,7 +56,7 @@ func TestNodeErrors(t *testing.T) {
 		{"no data directory", "  data: /var/lib/postgresql/orders\n", "", "postgres.data"},
 		{"data within state", "data: /var/lib/postgresql/orders", "data: /var/lib/holdfast/orders/pg", "must not contain one another"},
 		{"k", "node: b", "node: b\nk: 2", "2 standbys cannot confirm a commit"},
-		{"mode", "node: b", "node: b\nmode: prefered", "neither preferred nor required"},
+		{"mode", "node: b", "node: b\nmode: favoured", "neither preferred nor required"},
 		{"profile", "node: b", "node: b\nprofile: faster", "neither default nor fast"},
 		{"hba", "hostssl all all 10.0.0.0/8 scram-sha-256", "trust", "one line of pg_hba.conf"},
 		{"http", "postgres:\n  data", "http:\n  listen: 0.0.0.0:7480\npostgres:\n  data", "name a file with a token"},

@@ -83,6 +83,9 @@ var errAgain = errors.New("begin anew")
 
 // Run is the agent. It ends when ctx does; Postgres goes on running.
 func Run(ctx context.Context, o Options) error {
+	if err := CheckDirectory(ctx, o); err != nil {
+		return err
+	}
 	for {
 		if err := live(ctx, o); !errors.Is(err, errAgain) {
 			return err
@@ -210,6 +213,10 @@ func (a *agent) assemble(m *mux, conf *tls.Config) (err error) {
 	}
 	a.ask = newAsker(a.self, order, addresses, conf)
 	a.peers = newPeers(a.self, addresses, conf, a.log, a.tell)
+	a.peers.me = introduction{Life: a.life, Since: a.start.UnixNano()}
+	a.peers.twice = func(by cluster.NodeID) {
+		a.cancel(fmt.Errorf("%w: %s hears another agent that calls itself %s and began earlier: stop that one, or give this host a certificate and a name of its own", ErrRefused, by, a.self))
+	}
 	a.reg = &register{
 		cluster: a.c.Cluster, self: a.self, address: addresses, ask: a.ask, tell: a.tell, log: a.log, check: a.checkSystem,
 		poll: wide.Heartbeat, within: 2 * wide.Election,

@@ -70,8 +70,7 @@ func (a *agent) begin(ctx context.Context, ca []byte) (cluster.Disk, error) {
 
 // first says whether this node makes the cluster's first data directory.
 func (a *agent) first() bool {
-	i := slices.IndexFunc(a.c.Members, func(m config.Member) bool { return !m.Witness && !m.Reader })
-	return i >= 0 && a.c.Members[i].Name == a.c.Node
+	return firstOf(a.c) == a.c.Node
 }
 
 func (a *agent) mayCreate() bool { return a.first() }
@@ -160,7 +159,7 @@ func (a *agent) others(ctx context.Context) (missing []string, live bool) {
 		cancel()
 		switch {
 		case err != nil:
-			missing = append(missing, m.Name)
+			missing = append(missing, m.Name+" ("+shortError(err)+")")
 		case f.Version > 0:
 			return nil, true
 		case f.Last > 1: // a former life of it voted: whether a cluster lives shows once it has a leader

@@ -20,6 +20,8 @@ type peers struct {
 	log   *slog.Logger
 	links map[cluster.NodeID]*link
 	tell  func(cluster.Event)
+	me    introduction
+	twice func(by cluster.NodeID) // a peer hears another agent of our name
 	ctx   context.Context
 	end   context.CancelFunc
 	work  sync.WaitGroup
@@ -27,6 +29,7 @@ type peers struct {
 	mu     sync.Mutex
 	open   map[net.Conn]bool
 	listen net.Listener
+	lives  map[cluster.NodeID]*life // whom messages are taken from
 }
 
 type link struct {
@@ -43,7 +46,8 @@ const (
 )
 
 func newPeers(self cluster.NodeID, addresses map[cluster.NodeID]string, conf *tls.Config, log *slog.Logger, tell func(cluster.Event)) *peers {
-	p := &peers{self: self, conf: conf, log: log, links: map[cluster.NodeID]*link{}, tell: tell, open: map[net.Conn]bool{}}
+	p := &peers{self: self, conf: conf, log: log, links: map[cluster.NodeID]*link{}, tell: tell, twice: func(cluster.NodeID) {},
+		open: map[net.Conn]bool{}, lives: map[cluster.NodeID]*life{}}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	for id, a := range addresses {
 		if id != self {
@@ -123,11 +127,21 @@ func (p *peers) pump(k *link, c *tls.Conn) {
 	p.hold(c)
 	defer p.drop(c)
 	gone := make(chan struct{})
-	go func() { // the other side never writes here: a read ends when it has gone
+	go func() { // the other side writes one thing at most: a read ends when it has gone
 		defer close(gone)
 		var b [1]byte
-		_, _ = c.Read(b[:])
+		if n, _ := c.Read(b[:]); n == 1 && b[0] == nameTwice {
+			p.twice(k.to)
+		}
 	}()
+	hello, err := p.me.encode()
+	if err != nil {
+		return
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(writeUntil))
+	if _, err := c.Write(hello); err != nil {
+		return
+	}
 	for {
 		select {
 		case b := <-k.queue:
@@ -160,10 +174,23 @@ func (p *peers) receive(raw net.Conn) {
 		return
 	}
 	r := bufio.NewReader(c)
+	_ = c.SetReadDeadline(time.Now().Add(firstByteWithin))
+	who, err := decodeIntroduction(r)
+	if err != nil {
+		return
+	}
+	l := p.admit(from, who)
+	if l == nil {
+		p.log.Error("two agents use one node's name: the one that began later is refused", "node", from, "at", raw.RemoteAddr())
+		_ = c.SetWriteDeadline(time.Now().Add(writeUntil))
+		_, _ = c.Write([]byte{nameTwice})
+		return
+	}
+	defer p.leave(l)
 	for {
 		_ = c.SetReadDeadline(time.Now().Add(readUntil))
 		m, err := decode(r)
-		if err != nil {
+		if err != nil || !p.heard(l) {
 			return
 		}
 		p.tell(cluster.Received{From: from, Message: m})

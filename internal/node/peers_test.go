@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 
 type host struct {
 	*peers
-	mux *mux
-	got chan cluster.Event
+	mux     *mux
+	got     chan cluster.Event
+	refused atomic.Bool
 }
 
 func identities(t *testing.T, ca *quorum.Authority, name string) *tls.Config {
@@ -51,13 +53,20 @@ func startHost(t *testing.T, name cluster.NodeID, conf *tls.Config, l net.Listen
 		default:
 		}
 	})
+	lives++
+	h.me = introduction{Life: lives, Since: int64(lives)}
+	h.twice = func(cluster.NodeID) { h.refused.Store(true) }
 	h.start(h.mux.lend(forMessages))
-	stop := func() {
-		h.close()
-		_ = h.mux.Close()
-	}
-	t.Cleanup(stop)
+	t.Cleanup(h.stop)
 	return h
+}
+
+// lives numbers the hosts of all tests, in the order of their start.
+var lives uint64
+
+func (h *host) stop() {
+	h.close()
+	_ = h.mux.Close()
 }
 
 func listen(t *testing.T) net.Listener {
@@ -165,5 +174,69 @@ func TestMuxForeign(t *testing.T) {
 	}()
 	if _, err := m.kinds[forMessages].Accept(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestNameTwice: of two agents with one name, the one that began later is heard by
+// nobody and told so; one that comes after the first has gone is heard at once.
+func TestNameTwice(t *testing.T) {
+	ca := authority(t)
+	la, lb, lc := listen(t), listen(t), listen(t)
+	addresses := map[cluster.NodeID]string{"a": la.Addr().String(), "b": lb.Addr().String()}
+	b := startHost(t, "b", identities(t, ca, "b"), lb, addresses)
+	first := startHost(t, "a", identities(t, ca, "a"), la, addresses)
+	if !sendUntil(first, "b", b, 5*time.Second) {
+		t.Fatal("nothing arrives")
+	}
+	second := startHost(t, "a", identities(t, ca, "a"), lc, addresses)
+	for end := time.Now().Add(2*lifeTwice + 5*time.Second); !second.refused.Load(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the second one is not refused")
+		}
+		first.send("b", cluster.Hello{Voter: 1})
+		second.send("b", cluster.Hello{Voter: 2})
+	}
+	for len(b.got) > 0 {
+		if r := (<-b.got).(cluster.Received); r.Message == (cluster.Hello{Voter: 2}) {
+			t.Error("the second one was heard")
+		}
+	}
+	if first.refused.Load() || !sendUntil(first, "b", b, 5*time.Second) {
+		t.Error("the first one is no longer heard")
+	}
+	second.stop()
+	first.stop()
+	for len(b.got) > 0 {
+		<-b.got
+	}
+	third := startHost(t, "a", identities(t, ca, "a"), listen(t), addresses)
+	if began := time.Now(); !sendUntil(third, "b", b, 5*time.Second) || time.Since(began) > lifeTwice {
+		t.Errorf("after the first has gone, another one is heard after %v", time.Since(began))
+	}
+}
+
+// TestLivesByAge: which of two is refused does not depend on who was heard first.
+func TestLivesByAge(t *testing.T) {
+	p := newPeers("b", nil, nil, nil, nil)
+	older, later := introduction{Life: 7, Since: 1}, introduction{Life: 8, Since: 2}
+	l := p.admit("a", later)
+	if l == nil {
+		t.Fatal("the only one is refused")
+	}
+	long := time.Now().Add(-2 * lifeTwice)
+	p.heard(l)
+	if _, done := p.tryAdmit("a", older, time.Now()); done {
+		t.Error("another one is heard at once, beside the first")
+	}
+	p.heard(l)
+	o, done := p.tryAdmit("a", older, long)
+	if !done || o == nil || o.Life != older.Life {
+		t.Fatalf("the older one is not taken: %+v, %v", o, done)
+	}
+	if p.heard(l) {
+		t.Error("the later one is still heard")
+	}
+	if x, done := p.tryAdmit("a", later, long); !done || x != nil {
+		t.Error("the later one comes back")
 	}
 }

@@ -174,7 +174,7 @@ func assemble(name, asked string, members []Member, answers []*Local, errs []err
 		s.S = append(s.S, string(m.Node))
 	}
 	if s.Known && len(r.S) == 0 {
-		s.Degraded = &Alone{Since: time.Unix(0, int64(r.Degraded.Wall)), LSN: lsn(r.Degraded.LSN)}
+		s.Degraded = &Alone{Since: time.Unix(0, int64(r.Degraded.Wall)).UTC(), LSN: lsn(r.Degraded.LSN)}
 	}
 	var end cluster.LSN
 	for _, l := range answers {
@@ -259,6 +259,43 @@ func shortError(err error) string {
 	}
 }
 
+// phaseWords say what a primary does on its way to an open door.
+var phaseWords = map[string]string{
+	"off":                   "has not begun: its Postgres is down, or the register was not read yet",
+	"settling":              "finds out whether a write to the register took hold",
+	"setting SSN":           "has its Postgres told which standbys commits wait for",
+	"starting":              "its Postgres starts",
+	"writing the epoch row": "writes the first row of its term",
+	"confirming":            "waits for standbys to have the first row of its term on disk",
+}
+
+// waiting says what is to happen to a member before it is as it should be.
+func (m Member) waiting(s *Status) string {
+	switch {
+	case m.Fenced:
+		return fmt.Sprintf("is fenced: `holdfast unfence %s` lets it come back", m.Node)
+	case !m.Answers && m.Node != s.Primary:
+		if m.InS {
+			return "does not answer; it leaves S when another member confirms commits"
+		}
+		return "does not answer"
+	case m.Role != "standby" && m.Role != "reader" || !m.Answers || m.InS && m.Follows != "":
+		return ""
+	case m.State == "streaming" && m.Role == "standby" && !m.InS:
+		return "streams, and confirms commits once it has caught up"
+	case m.State == "streaming":
+		return ""
+	case m.LSN == "":
+		return "has no data directory yet: it copies the primary's"
+	case s.Electing:
+		return ""
+	}
+	if m.State == "not streaming" {
+		return "runs, but streams from nobody"
+	}
+	return "does not stream: it is " + m.State
+}
+
 // waiting says in words what the cluster waits for.
 func (s *Status) waiting(answers []*Local) {
 	say := func(format string, a ...any) { s.Waiting = append(s.Waiting, fmt.Sprintf(format, a...)) }
@@ -269,9 +306,17 @@ func (s *Status) waiting(answers []*Local) {
 	case s.Electing:
 		say("epoch %d has no primary yet: %d of {%s} are to be recruited", s.Epoch, s.Quorum, strings.Join(s.S, ", "))
 	case !s.Open && s.Phase != "":
-		say("the primary %s: %s", s.Primary, s.Phase)
+		say("%s leads, and %s", s.Primary, phaseWords[s.Phase])
 	case !s.Open:
 		say("the primary %s does not answer", s.Primary)
+	}
+	if s.Paused {
+		say("paused: no election and no degrading until `holdfast resume`")
+	}
+	for _, m := range s.Members {
+		if t := m.waiting(s); t != "" {
+			say("%s %s", m.Node, t)
+		}
 	}
 	if s.Degraded != nil {
 		say("commits are confirmed by %s alone: no automatic failover until a standby has caught up", s.Primary)

@@ -101,23 +101,59 @@ func encode(m cluster.Message) ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...), nil
 }
 
-// decode reads one message; io.EOF at the end between two.
-func decode(r io.Reader) (cluster.Message, error) {
+// introduction is the first thing that an agent says on a connection for messages.
+type introduction struct {
+	Life  uint64 `json:"life"`  // of the agent
+	Since int64  `json:"since"` // when that life began, in nanoseconds since 1970 by its clock
+}
+
+const introductionKind = "introduction"
+
+func (i introduction) encode() ([]byte, error) {
+	body, err := json.Marshal(i)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(envelope{introductionKind, body})
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...), err
+}
+
+func decodeIntroduction(r io.Reader) (i introduction, err error) {
+	e, err := open(r)
+	if err == nil && e.Kind != introductionKind {
+		err = fmt.Errorf("a %s where an introduction was due", e.Kind)
+	}
+	if err == nil {
+		err = json.Unmarshal(e.Body, &i)
+	}
+	return i, err
+}
+
+// open reads one envelope.
+func open(r io.Reader) (e envelope, err error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, err
+		return e, err
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n == 0 || n > maxMessage {
-		return nil, fmt.Errorf("a message of %d bytes: the bound is %d", n, maxMessage)
+		return e, fmt.Errorf("a message of %d bytes: the bound is %d", n, maxMessage)
 	}
 	b := make([]byte, n)
 	if _, err := io.ReadFull(r, b); err != nil {
-		return nil, fmt.Errorf("read a message: %w", err)
+		return e, fmt.Errorf("read a message: %w", err)
 	}
-	var e envelope
 	if err := json.Unmarshal(b, &e); err != nil {
-		return nil, fmt.Errorf("read a message: %w", err)
+		return e, fmt.Errorf("read a message: %w", err)
+	}
+	return e, nil
+}
+
+// decode reads one message; io.EOF at the end between two.
+func decode(r io.Reader) (cluster.Message, error) {
+	e, err := open(r)
+	if err != nil {
+		return nil, err
 	}
 	mk := kinds[e.Kind]
 	if mk == nil {
