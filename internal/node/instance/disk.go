@@ -32,9 +32,11 @@ type dirView struct {
 // diskPatience is how long a look waits for the disk.
 const diskPatience = 50 * time.Millisecond
 
-// view is what the directory is, as far as the disk answers.
-func (d *onDisk) view() cluster.Postgres {
-	d.refresh()
+// view is what the directory is, as far as the disk answers, or was seen to be.
+func (d *onDisk) view(again bool) cluster.Postgres {
+	if again {
+		d.refresh()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return cluster.Postgres{Exists: d.last.exists, Incarnation: d.last.incarnation, Headroom: d.last.headroom}

@@ -24,6 +24,8 @@ const lookWithin = time.Second
 type watcher struct {
 	conn    *pgx.Conn
 	of      *server // whose session conn is
+	calm    bool    // nothing has happened lately
+	filesAt time.Time
 	slowAt  time.Time
 	slow    slowView
 	history historyCache
@@ -43,6 +45,19 @@ func (i *Instance) look(ctx context.Context) cluster.Postgres {
 	return i.lookWith(ctx, w)
 }
 
+// filesDue says whether files are to be looked at again: each time, but at rest
+// only now and then.
+func (w *watcher) filesDue(now time.Time) bool {
+	if w.calm && now.Sub(w.filesAt) < filesEvery {
+		return false
+	}
+	w.filesAt = now
+	return true
+}
+
+// filesEvery is how often files are looked at while nothing happens.
+const filesEvery = 500 * time.Millisecond
+
 func (w *watcher) drop() {
 	if w.conn != nil {
 		closeConn(w.conn)
@@ -54,7 +69,7 @@ func (w *watcher) drop() {
 func (i *Instance) lookWith(ctx context.Context, w *watcher) cluster.Postgres {
 	i.find()
 	s := i.current()
-	v := i.disk.view()
+	v := i.disk.view(s == nil || w.filesDue(time.Now()))
 	if s == nil {
 		w.drop()
 		v = i.lookStopped(ctx, v)

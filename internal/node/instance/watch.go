@@ -44,7 +44,7 @@ func (i *Instance) lookLoop(ctx context.Context, tell func(cluster.Event)) {
 	logs := &logTail{path: i.logPath()}
 	logs.lines() // what an earlier life has seen
 	var told cluster.Postgres
-	var toldAt, busyTill time.Time
+	var toldAt, busyTill, logsAt time.Time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -55,7 +55,11 @@ func (i *Instance) lookLoop(ctx context.Context, tell func(cluster.Event)) {
 			busyTill = time.Now().Add(busyFor)
 		case <-timer.C:
 		}
-		i.countCancelled(logs)
+		w.calm = time.Now().After(busyTill)
+		if w.filesAt != logsAt {
+			logsAt = w.filesAt
+			i.countCancelled(logs)
+		}
 		v := i.lookWith(ctx, w)
 		if ctx.Err() != nil {
 			return
