@@ -16,14 +16,15 @@ import (
 )
 
 func orderCmds(env Env) []*cobra.Command {
-	simple := func(use, short, example string, kind cluster.CommandKind, done string) *cobra.Command {
+	simple := func(use, short, long string, kind cluster.CommandKind, done string) *cobra.Command {
 		var f finder
+		example := "  holdfast " + strings.ReplaceAll(use, "NODE", "b")
 		needsNode := strings.Contains(use, "NODE")
 		args := cobra.NoArgs
 		if needsNode {
 			args = cobra.ExactArgs(1)
 		}
-		cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		cmd := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
 			c := cluster.Command{Kind: kind}
 			if needsNode {
 				c.Node = cluster.NodeID(args[0])
@@ -35,16 +36,49 @@ func orderCmds(env Env) []*cobra.Command {
 			return err
 		}}
 		f.flags(cmd)
+		if needsNode {
+			cmd.ValidArgsFunction = completeNodes(env, &f)
+		}
 		return cmd
 	}
 	return []*cobra.Command{
 		newSwitchoverCmd(env), newFailoverCmd(env),
-		simple("restart", "Restart the primary's Postgres, announced: no failover", "  holdfast restart", cluster.Restart, "The primary's Postgres was restarted."),
-		simple("pause", "No election and no degrading until resume", "  holdfast pause", cluster.Pause, "Paused: the cluster changes nothing of its own accord until `holdfast resume`."),
-		simple("resume", "End a pause", "  holdfast resume", cluster.Resume, "Resumed."),
-		simple("fence NODE", "Keep a node's Postgres down", "  holdfast fence b", cluster.Fence, "Fenced."),
-		simple("unfence NODE", "End a fence", "  holdfast unfence b", cluster.Unfence, "No longer fenced."),
-		simple("reinit NODE", "Have a standby's data directory made anew", "  holdfast reinit b", cluster.Reinit, "It leaves S first, then its directory is copied anew; see `holdfast status`."),
+		simple("restart", "Restart the primary's Postgres, announced: no failover", "The agent announces it, so the others wait instead of electing somebody. For settings that need a restart;\n"+
+			"those with reload take effect when the agent starts.", cluster.Restart, "The primary's Postgres was restarted."),
+		simple("pause", "No election and no degrading until resume", "For work on hosts or network that would look like failures. Everything that runs goes on, and commits still\n"+
+			"wait for standbys; but a primary that dies stays dead, and commits that nobody confirms wait, until `holdfast resume`.", cluster.Pause, "Paused: the cluster changes nothing of its own accord until `holdfast resume`."),
+		simple("resume", "End a pause", "Elections and degrading are possible again, at once.", cluster.Resume, "Resumed."),
+		simple("fence NODE", "Keep a node's Postgres down", "Its agent stops Postgres and keeps it down, through restarts of the agent and the host, until `holdfast unfence`.\n"+
+			"A fenced primary is followed by an election; a standby leaves S first.", cluster.Fence, "Fenced."),
+		simple("unfence NODE", "End a fence", "Its agent starts Postgres again as whatever it is by then: it follows the primary, rewound if need be.", cluster.Unfence, "No longer fenced."),
+		simple("reinit NODE", "Have a standby's data directory made anew", "For a standby whose data you do not trust. It leaves S first, so nothing is thrown away that a commit may rest on;\n"+
+			"then its directory is copied from the primary under a new incarnation, and it comes back into S by itself.", cluster.Reinit, "It leaves S first, then its directory is copied anew; see `holdfast status`."),
+	}
+}
+
+// completeNodes offers the members that the agent here knows, or the
+// configuration does.
+func completeNodes(env Env, f *finder) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		var s node.Status
+		if err := f.call(cmd.Context(), env, http.MethodGet, "/status", nil, &s); err == nil {
+			for _, m := range s.Members {
+				if m.Postgres != "" {
+					names = append(names, m.Node+"\t"+m.Role+", "+m.State)
+				}
+			}
+		} else if c, err := loadNode(env, f.config); err == nil {
+			for _, m := range c.Members {
+				if !m.Witness {
+					names = append(names, m.Name)
+				}
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
@@ -70,6 +104,7 @@ func newSwitchoverCmd(env Env) *cobra.Command {
 			return awaitSwitch(ctx, env, &f, before)
 		},
 	}
+	cmd.ValidArgsFunction = completeNodes(env, &f)
 	f.flags(cmd)
 	return cmd
 }
@@ -134,6 +169,7 @@ func newFailoverCmd(env Env) *cobra.Command {
 			return forceFailover(cmd.Context(), env, &f, c, before)
 		},
 	}
+	cmd.ValidArgsFunction = completeNodes(env, &f)
 	f.flags(cmd)
 	cmd.Flags().BoolVar(&allow, "allow-data-loss", false, "acknowledged writes may be lost")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")

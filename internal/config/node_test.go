@@ -1,6 +1,7 @@
 package config
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -62,6 +63,14 @@ func TestNodeErrors(t *testing.T) {
 		{"http", "postgres:\n  data", "http:\n  listen: 0.0.0.0:7480\npostgres:\n  data", "name a file with a token"},
 		{"slot cap", "  data: /var/lib", "  slot_cap: lots\n  data: /var/lib", "is no size"},
 		{"degrade", "postgres:\n  data", "timing:\n  degrade: soon\npostgres:\n  data", "is no duration"},
+		{"cluster missing", "cluster: orders\n", "", "missing: the cluster's name"},
+		{"members missing", goodNode[strings.Index(goodNode, "members:"):strings.Index(goodNode, "postgres:\n  data")], "", "missing: every node of the cluster"},
+		{"port too high", "10.0.0.2:7400", "10.0.0.2:70000", "want host:port"},
+		{"postgres missing", "    postgres: 10.0.0.1:5432\n", "", "want host:port"},
+		{"http no port", "postgres:\n  data", "http:\n  listen: localhost\npostgres:\n  data", "want host:port"},
+		{"remove too short", "postgres:\n  data", "timing:\n  remove: 1ms\npostgres:\n  data", "between 100ms and 1h"},
+		{"setting no text", "shared_buffers: 2GB", "shared_buffers: [2]", "node.yaml"},
+		{"identity missing", "identity: /etc/holdfast/orders\n", "", "want an absolute path"},
 		{"type", "node: b", "node: b\nk: many", "node.yaml"},
 		{"empty", goodNode, "", "cluster init"},
 		{"alias", "node: b", "node: *b", "node.yaml"},
@@ -73,11 +82,17 @@ func TestNodeErrors(t *testing.T) {
 			}
 			_, err := ParseNode("node.yaml", []byte(text))
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "node.yaml") {
-				t.Errorf("got %v, want the file's name and %q", err, c.want)
+				t.Fatalf("got %v, want the file's name and %q", err, c.want)
+			}
+			// What is missing at the top has no place; its key is named.
+			if unplaced := c.name == "empty" || c.name == "alias" || strings.HasSuffix(c.name, " missing") && c.name != "postgres missing"; !unplaced && !place.MatchString(err.Error()) {
+				t.Errorf("no line and column: %v", err)
 			}
 		})
 	}
 }
+
+var place = regexp.MustCompile(`node\.yaml: \[[0-9]+:[0-9]+\]`)
 
 func FuzzParseNode(f *testing.F) {
 	f.Add([]byte(goodNode))
