@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
+	"github.com/holdfast-db/holdfast/internal/node/instance/wal"
 	"github.com/holdfast-db/holdfast/internal/postgres"
 )
 
@@ -347,41 +347,10 @@ func readHistory(walDir string, tl cluster.Timeline) ([]cluster.Branch, error) {
 	if tl == 1 {
 		return []cluster.Branch{{Timeline: 1}}, nil
 	}
-	data, err := os.ReadFile(filepath.Join(walDir, historyName(tl)))
+	data, err := os.ReadFile(filepath.Join(walDir, wal.HistoryName(tl)))
 	if err != nil {
 		return nil, err
 	}
-	return parseHistory(string(data), tl)
-}
-
-func historyName(tl cluster.Timeline) string {
-	s := strings.ToUpper(strconv.FormatUint(uint64(tl), 16))
-	return strings.Repeat("0", max(0, 8-len(s))) + s + ".history"
-}
-
-// parseHistory reads lines "timeline<TAB>where it was left<TAB>reason": each says
-// where the next timeline, in the end tl, begins.
-func parseHistory(text string, tl cluster.Timeline) ([]cluster.Branch, error) {
-	var out []cluster.Branch
-	var fork cluster.LSN
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
-			continue
-		}
-		if len(f) < 2 {
-			return nil, errors.New("history of timeline " + strconv.FormatUint(uint64(tl), 10) + ": a line says " + strconv.Quote(line))
-		}
-		n, err := strconv.ParseUint(f[0], 10, 32)
-		if err != nil {
-			return nil, err
-		}
-		at, err := parseLSN(f[1])
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, cluster.Branch{Timeline: cluster.Timeline(n), Fork: fork})
-		fork = at
-	}
-	return append(out, cluster.Branch{Timeline: tl, Fork: fork}), nil
+	h, _, err := wal.ParseHistory(tl, data)
+	return h, err
 }
