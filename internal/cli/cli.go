@@ -52,7 +52,7 @@ func newRoot(env Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "holdfast",
 		Short:         "Measure, run and prove Postgres on local disks",
-		Long:          "holdfast measures what durability costs on your storage and proves what a setup loses\nwhen the plug is pulled.",
+		Long:          "holdfast measures what durability costs on your storage, runs Postgres on local disks so that a dead\nserver costs a second and no data, and proves what a setup loses when the plug is pulled.",
 		Version:       env.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -145,6 +145,7 @@ func TestDemo(t *testing.T) {
 		t.Errorf("of the first row there are %q, %v", rows, err)
 	}
 	b.run("cluster", "demo", "--dir", dir, "--port", strconv.Itoa(port)).want(t, 4, "in use")
+	twin(t, b, dir, port)
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -161,6 +162,30 @@ func TestDemo(t *testing.T) {
 		t.Errorf("%s is left (%v)", dir, err)
 	}
 	b.clean()
+}
+
+// twin starts a second agent that calls itself c, as if its configuration had been
+// copied to another host: it is told so and ends, and the cluster goes on.
+func twin(t *testing.T, b *bench, dir string, port int) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "etc/c/node.yaml"))
+	must(t, err)
+	at := func(p int) string { return fmt.Sprintf("127.0.0.1:%d", p) }
+	own := strings.NewReplacer(at(port+2), at(port+5), at(port+12), at(port+15), at(port+22), at(port+19),
+		filepath.Join(dir, "c"), filepath.Join(dir, "twin"), "/c\nidentity", "/twin\nidentity").Replace(string(text))
+	if !strings.Contains(own, "/twin\nidentity") {
+		t.Fatalf("no directory in memory of its own:\n%s", own)
+	}
+	file := filepath.Join(dir, "twin.yaml")
+	must(t, os.WriteFile(file, []byte(own), 0o600))
+	b.run("node", "--config", file).want(t, 4, "another agent that calls itself c")
+	must(t, os.RemoveAll(filepath.Join(dir, "twin")))
+	must(t, os.Remove(file))
+	var s clusterStatus
+	b.eventually("all three are well again", func() bool {
+		o := b.run("status", "--json")
+		return json.Unmarshal([]byte(o.stdout), &s) == nil && s.Open && len(s.S) == 2
+	})
 }
 
 // TestDemoRefuses touches nothing.
