@@ -152,11 +152,12 @@ func (b *backlog) fallBehind(ctx context.Context) (transactions int, mb float64,
 	b.from.env.Live("writing the backlog")
 	const perScale = 100_000
 	do := fmt.Sprintf(`DO $$
-DECLARE start pg_lsn := pg_current_wal_insert_lsn(); n int := 0;
+DECLARE start pg_lsn := pg_current_wal_insert_lsn(); n int := 0; one int;
 BEGIN
   PERFORM setseed(%g);
   WHILE pg_current_wal_insert_lsn() - start < %d LOOP
-    UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 1 + floor(random() * %d)::int;
+    one := 1 + floor(random() * %d)::int;
+    UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = one;
     COMMIT;
     n := n + 1;
   END LOOP;
