@@ -19,7 +19,7 @@ setups:
   - {setup: pg-single, disk: gp3-3000}
   - {setup: pg-logical, disk: gp3-3000}
 experiments:
-  - {experiment: storage-bound, setups: [pg-single], clients: [16], readers: [2], seconds: 6, memory: 128, data_to_ram: 1.5}
+  - {experiment: storage-bound, setups: [pg-single], clients: [16], readers: [2], seconds: 6, memory: 160, data_to_ram: 1.2}
   - {experiment: vacuum, setups: [pg-single], data_to_ram: 0.5}
   - {experiment: logical-backlog, data_to_ram: 0.5, megabytes: 4}
 `

@@ -71,6 +71,10 @@ func (storageBound) Run(ctx context.Context, env Env) (cells []result.Cell, err 
 	}
 	clients := env.Params["clients"].(int)
 	readers, _ := env.Params["readers"].(int)
+	if least := leastMemoryMB(clients + readers); boundMemory(env.Spec) < least {
+		why := fmt.Sprintf("%d MB of memory do not hold a server with %d sessions: give `memory: %d` or more", boundMemory(env.Spec), clients+readers, least)
+		return []result.Cell{{Verdict: Skipped, Why: why}}, nil
+	}
 	if err := s.fill(ctx, boundScale(env.Spec)); err != nil {
 		return nil, err
 	}
@@ -89,6 +93,10 @@ func (storageBound) Run(ctx context.Context, env Env) (cells []result.Cell, err 
 	}
 	return []result.Cell{cell}, nil
 }
+
+// leastMemoryMB is what a server with so many sessions takes with a quarter of it
+// as buffers; with 64 sessions and 192 MB the kernel killed it.
+func leastMemoryMB(sessions int) int { return 96 + 2*sessions }
 
 // boundRun is one load with its diagnosis.
 type boundRun struct {
