@@ -100,25 +100,18 @@ func newStatusCmd(env Env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for {
 				var s node.Status
-				if err := f.call(cmd.Context(), env, http.MethodGet, "/status", nil, &s); err != nil {
+				err := f.call(cmd.Context(), env, http.MethodGet, "/status", nil, &s)
+				switch {
+				case cmd.Context().Err() != nil && watch:
+					return nil
+				case err != nil && !watch:
 					return err
-				}
-				if asJSON {
-					enc := json.NewEncoder(env.Stdout)
-					if !watch {
-						enc.SetIndent("", "  ")
-					}
-					if err := enc.Encode(s); err != nil {
+				case err != nil: // the agent may be about to come back
+					fmt.Fprintln(env.Stderr, err)
+				default:
+					if err := showStatus(env, s, asJSON, watch); err != nil || !watch {
 						return err
 					}
-				} else {
-					if watch && isTerminal(env.Stdout) {
-						fmt.Fprint(env.Stdout, "\x1b[H\x1b[2J")
-					}
-					fmt.Fprint(env.Stdout, renderStatus(s, time.Now()))
-				}
-				if !watch {
-					return nil
 				}
 				select {
 				case <-cmd.Context().Done():
@@ -132,6 +125,21 @@ func newStatusCmd(env Env) *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&watch, "watch", false, "again every second, until interrupted")
 	return cmd
+}
+
+func showStatus(env Env, s node.Status, asJSON, again bool) error {
+	if asJSON {
+		enc := json.NewEncoder(env.Stdout)
+		if !again {
+			enc.SetIndent("", "  ")
+		}
+		return enc.Encode(s)
+	}
+	if again && isTerminal(env.Stdout) {
+		fmt.Fprint(env.Stdout, "\x1b[H\x1b[2J")
+	}
+	_, err := fmt.Fprint(env.Stdout, renderStatus(s, time.Now()))
+	return err
 }
 
 // renderStatus is the text of a status.
