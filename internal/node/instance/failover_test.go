@@ -137,7 +137,7 @@ func TestRecruitHardly(t *testing.T) {
 	}
 	stop := p.load("a")
 	p.until(10*time.Second, func() error { // that it may receive what it does not replay
-		if p.query("a", "SELECT (flush_lsn > replay_lsn + 100000)::text FROM pg_stat_replication") != "true" {
+		if p.query("a", "SELECT coalesce(bool_or(flush_lsn > replay_lsn + 100000), false)::text FROM pg_stat_replication") != "true" {
 			return errNotYet
 		}
 		return nil
