@@ -73,7 +73,7 @@ func (m *machine) unfit(id NodeID) string {
 		switch {
 		case p == nil || !m.fresh(id) || !p.hb.Qualified:
 			return string(id) + " cannot be promoted now"
-		case !l.ok || m.now-l.near > m.cfg.Timing.Heartbeat:
+		case !l.ok || m.now-l.near > m.cfg.Timing.Suspect:
 			return string(id) + " has not caught up"
 		}
 		return ""

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"slices"
@@ -72,10 +73,17 @@ func TestSwitchover(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := c.await("open", func(s status) bool { return s.Open })
-	began := time.Now()
-	out, err := c.hosts[1].Run(t.Context(), place.Cmd{Path: "holdfast", Args: []string{"switchover", "--config", c.config(1)}})
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+	var began time.Time
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		began = time.Now()
+		out, err := c.hosts[1].Run(t.Context(), place.Cmd{Path: "holdfast", Args: []string{"switchover", "--config", c.config(1)}})
+		if err == nil {
+			break
+		}
+		// Right after it was formed, no standby may be fit yet; it is refused then, and nothing happens.
+		if !bytes.Contains(out, []byte("can be promoted now")) && !bytes.Contains(out, []byte("has not caught up")) || time.Now().After(deadline) {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	a, err := w.firstAfter(time.Now())
 	if err != nil {
