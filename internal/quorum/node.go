@@ -44,23 +44,24 @@ type Options struct {
 
 // Node is a voter: a Register over hashicorp/raft.
 type Node struct {
-	id      uint64
-	raft    *raft.Raft
-	fsm     *machine
-	log     *store
-	spare   *reserve
-	wire    *wire
-	timers  Timers
-	reload  raft.ReloadableConfig
-	slog    *slog.Logger
-	last    atomic.Uint64 // who led last, as far as this follower knows
-	leads   chan bool
-	notify  chan bool
-	closing context.Context
-	end     context.CancelFunc
-	work    sync.WaitGroup
-	once    sync.Once
-	closed  error
+	id       uint64
+	raft     *raft.Raft
+	fsm      *machine
+	log      *store
+	spare    *reserve
+	wire     *wire
+	timers   Timers
+	reload   raft.ReloadableConfig
+	slog     *slog.Logger
+	greeting atomic.Bool   // connections for requests are being opened
+	last     atomic.Uint64 // who led last, as far as this follower knows
+	leads    chan bool
+	notify   chan bool
+	closing  context.Context
+	end      context.CancelFunc
+	work     sync.WaitGroup
+	once     sync.Once
+	closed   error
 }
 
 var _ Register = (*Node)(nil)

@@ -14,8 +14,10 @@ const refillEvery = 15 * time.Second
 func (n *Node) tend() {
 	look := time.NewTicker(pokeEvery)
 	refill := time.NewTicker(refillEvery)
+	greet := time.NewTicker(greetEvery)
 	defer look.Stop()
 	defer refill.Stop()
+	defer greet.Stop()
 	var poked, followed time.Time
 	for {
 		select {
@@ -27,6 +29,8 @@ func (n *Node) tend() {
 					n.slog.Warn("the register's reserved space is spent", "err", err)
 				}
 			}
+		case <-greet.C:
+			n.greet()
 		case <-look.C:
 			now := time.Now()
 			if _, leader := n.raft.LeaderWithID(); leader != "" {
@@ -45,6 +49,35 @@ func (n *Node) tend() {
 			}
 		}
 	}
+}
+
+// greetEvery is how often it is seen to that a connection to each voter is open.
+const greetEvery = 2 * time.Second
+
+// greet opens a connection for requests to each voter to which there is none. After a
+// lost leader the first read goes to a new one, and asks all others: a handshake
+// would come into it twice.
+func (n *Node) greet() {
+	if !n.greeting.CompareAndSwap(false, true) {
+		return
+	}
+	n.work.Go(func() {
+		defer n.greeting.Store(false)
+		voters, err := n.Voters(n.closing)
+		if err != nil {
+			return
+		}
+		for _, v := range voters {
+			if v.ID == n.id || n.wire.ready(v.Address) {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(n.closing, tryTime)
+			if _, _, err := n.wire.ask(ctx, v.Address, request{Kind: askTerm}); err != nil {
+				n.slog.Debug("greet a voter", "voter", v.ID, "err", err)
+			}
+			cancel()
+		}
+	})
 }
 
 // silent says whether it is the turn of this follower, which has been one for

@@ -44,12 +44,12 @@ func (t Timers) Widen(flush time.Duration) Timers {
 const (
 	pokeEvery  = 10 * time.Millisecond
 	pokeMargin = 5 * time.Millisecond
-	pokeStep   = 30 * time.Millisecond
+	pokeStep   = 10 * time.Millisecond
 )
 
 // overdue says whether a follower that heard nothing for silence should look
-// now. rank is its place among the followers: they take turns, so that the
-// second finds the first ready to vote for it.
+// now. rank is its place among the followers. They look one after the other, but
+// soon: an election waits for the second, and who votes first is settled in turn.
 func (t Timers) overdue(silence time.Duration, rank int) bool {
 	return silence > t.Heartbeat+pokeMargin+time.Duration(rank)*pokeStep
 }

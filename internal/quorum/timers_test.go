@@ -35,7 +35,7 @@ func TestOverdue(t *testing.T) {
 		silence time.Duration
 		rank    int
 		want    bool
-	}{{505 * ms, 0, false}, {506 * ms, 0, true}, {506 * ms, 1, false}, {535 * ms, 1, false}, {536 * ms, 1, true}, {565 * ms, 2, false}, {566 * ms, 2, true}} {
+	}{{505 * ms, 0, false}, {506 * ms, 0, true}, {506 * ms, 1, false}, {515 * ms, 1, false}, {516 * ms, 1, true}, {525 * ms, 2, false}, {526 * ms, 2, true}} {
 		if got := d.overdue(c.silence, c.rank); got != c.want {
 			t.Errorf("silent for %s, rank %d: %v", c.silence, c.rank, got)
 		}

@@ -23,11 +23,14 @@ type voting struct {
 	asked   atomic.Int64 // when a peer last asked for a pre-vote, in nanoseconds since 1970
 }
 
+// askSlack is how much longer than it should need a voter is given to look for its leader.
+const askSlack = 30 * time.Millisecond
+
 var errNoCandidate = errors.New("this voter is no candidate any more")
 
 // stagger is how long a candidate of the first rank needs from its pre-vote to
 // its vote: two round trips, and its term and vote on disk.
-func stagger(flush time.Duration) time.Duration { return pokeStep/2 + 4*flush }
+func stagger(flush time.Duration) time.Duration { return 15*time.Millisecond + 4*flush }
 
 // observe notes when a peer asks for a pre-vote; it is a filter that lets nothing through.
 func (v *voting) observe(o *raft.Observation) bool {
@@ -49,7 +52,23 @@ func (v *voting) turn() error {
 	if rank == 0 || since > v.stagger && since < n.timers.Heartbeat/2 {
 		return nil
 	}
-	t := time.NewTimer(time.Duration(rank) * v.stagger)
+	return v.await(time.Duration(rank) * v.stagger)
+}
+
+// yield waits, with a pre-vote in hand, while a voter of lower rank may have got
+// ours: both would vote for themselves.
+func (v *voting) yield() error {
+	n := v.node.Load()
+	if n == nil || time.Since(time.Unix(0, v.asked.Load())) > v.stagger || n.rank() == 0 {
+		return nil
+	}
+	return v.await(v.stagger)
+}
+
+// await waits, and fails if this voter is no candidate after that.
+func (v *voting) await(d time.Duration) error {
+	n := v.node.Load()
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -77,8 +96,11 @@ func (v *voting) RequestPreVote(id raft.ServerID, to raft.ServerAddress, q *raft
 	for began := time.Now(); ; {
 		*r = raft.RequestPreVoteResponse{}
 		err := again(func() error { return v.NetworkTransport.RequestPreVote(id, to, q, r) })
+		if err == nil && r.Granted {
+			return v.yield()
+		}
 		// One that refuses for its longer log answers with our term.
-		if err != nil || r.Granted || r.Term >= q.Term || !v.mayAsk(began) {
+		if err != nil || r.Term >= q.Term || !v.mayAsk(began) {
 			return err
 		}
 	}
@@ -93,7 +115,7 @@ func (v *voting) mayAsk(began time.Time) bool {
 		return false
 	}
 	voters, err := n.Voters(n.closing)
-	if err != nil || time.Since(began) > n.timers.Heartbeat/5+time.Duration(len(voters))*pokeStep {
+	if err != nil || time.Since(began) > n.timers.Heartbeat/5+time.Duration(len(voters))*askSlack {
 		return false
 	}
 	t := time.NewTimer(pokeEvery)

@@ -294,6 +294,13 @@ func (w *wire) used(address string) net.Conn {
 	return c
 }
 
+// ready says whether a connection to address waits for a request.
+func (w *wire) ready(address string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.idle[address]) > 0
+}
+
 func (w *wire) keep(address string, c net.Conn) {
 	w.mu.Lock()
 	if len(w.idle[address]) < maxIdle && w.ctx.Err() == nil {

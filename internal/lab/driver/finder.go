@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -13,7 +14,8 @@ import (
 
 // finder knows which target can be written to. While none is known, and while
 // a write is in flight for suspiciously long, it probes the targets, each every
-// probe interval with a connection of its own; otherwise it leaves them alone.
+// probe interval with a connection of its own, and one that turned the last away
+// before the login twice as often; otherwise it leaves them alone.
 type finder struct {
 	targets []string
 	dial    func(ctx context.Context, target int) (*session, error)
@@ -33,6 +35,7 @@ type finder struct {
 	live     map[*session]struct{} // with the writers
 	changed  chan struct{}         // closed and replaced with every find
 	running  []int                 // probes under way, by target
+	begun    []time.Duration       // when the last probe of each target began
 	errs     []error               // the last of each target
 	told     time.Duration         // when the errors were last told
 }
@@ -42,7 +45,8 @@ func newFinder(cfg *Config, d *dialer, tell func(string)) *finder {
 		targets: cfg.Targets, dial: d.dial, now: d.now, tell: tell,
 		every: millis(cfg.ProbeEveryMs), timeout: millis(cfg.ProbeTimeoutMs), suspect: millis(cfg.SuspectAfterMs),
 		kick: make(chan struct{}, 1), current: -1, previous: -1, live: map[*session]struct{}{},
-		changed: make(chan struct{}), running: make([]int, len(cfg.Targets)), errs: make([]error, len(cfg.Targets)),
+		changed: make(chan struct{}), running: make([]int, len(cfg.Targets)), begun: make([]time.Duration, len(cfg.Targets)),
+		errs: make([]error, len(cfg.Targets)),
 	}
 }
 
@@ -144,10 +148,11 @@ func (f *finder) lost(target int, gen uint64, why error) {
 
 // search probes as long as ctx lasts, whenever there is a need.
 func (f *finder) search(ctx context.Context) {
-	tick := time.NewTicker(f.every)
+	tick := time.NewTicker(f.every / 2)
 	defer tick.Stop()
 	round, cancel := context.WithCancel(ctx)
 	found := uint64(0)
+	now := true // whoever was just probed too
 	for {
 		f.mu.Lock()
 		if f.gen != found { // what is still under way is no longer needed
@@ -156,8 +161,9 @@ func (f *finder) search(ctx context.Context) {
 			round, cancel = context.WithCancel(ctx)
 		}
 		for t := range f.targets {
-			if f.needed(t) && time.Duration(f.running[t])*f.every < f.timeout {
+			if f.needed(t) && (now || f.due(t)) && time.Duration(f.running[t])*f.every < f.timeout {
 				f.running[t]++
+				f.begun[t] = f.now()
 				probe := round
 				f.probes.Go(func() { f.probe(probe, t) })
 			}
@@ -173,10 +179,24 @@ func (f *finder) search(ctx context.Context) {
 			f.probes.Wait()
 			return
 		case <-tick.C:
+			now = false
 		case <-f.kick:
-			tick.Reset(f.every)
+			now = true
+			tick.Reset(f.every / 2)
 		}
 	}
+}
+
+// due says whether it is target t's turn; f.mu is held. A login at a server that
+// takes no writes costs it something; a rejection costs next to nothing, and ends
+// when the server is open.
+func (f *finder) due(t int) bool {
+	every := f.every
+	var pe *pgconn.PgError
+	if err := f.errs[t]; errors.As(err, &pe) && (pe.Code == "57P03" || strings.HasPrefix(pe.Code, "28")) || errors.Is(err, syscall.ECONNREFUSED) {
+		every /= 2
+	}
+	return f.now()-f.begun[t] >= every-every/8 // a tick may come a little early
 }
 
 // needed says whether target t is to be probed; f.mu is held.

@@ -85,7 +85,8 @@ func TestAgentKilled(t *testing.T) {
 		}
 		if v.Running {
 			p.setSSN(t, any1(memberC))
-		} else {
+		}
+		if len(pidsOn(p.cfg.DataDir)) == 0 { // or it was being stopped, and has ended by now
 			p.startPrimary(t)
 		}
 		if commits(t, p, 50*time.Millisecond) {

@@ -34,8 +34,8 @@ func (i *Instance) following(e cluster.Effect) task {
 
 // inspectWAL answers with what the directory holds, all of it on disk.
 func (i *Instance) inspectWAL(ctx context.Context) cluster.Done {
-	w := &watcher{}
-	defer w.drop()
+	w := i.ready(ctx)
+	defer i.giveBack(w)
 	look := i.lookWith(ctx, w)
 	if !look.Exists || look.Running && look.Primary {
 		return cluster.Done{OK: true, Postgres: &look}

@@ -73,6 +73,7 @@ type Instance struct {
 	flush        diskProbe
 	fence        fence // a recruit's cut
 	held         holdings
+	spare        spare
 	upstream     upstreamState
 
 	slotMu sync.Mutex // one slot is made at a time
@@ -175,6 +176,7 @@ const closeWithin = 5 * time.Second
 // Close ends the operations of this life. Postgres keeps running.
 func (i *Instance) Close() error {
 	i.end(errClosed)
+	defer i.spare.drop()
 	ended := make(chan struct{})
 	go func() { i.wg.Wait(); close(ended) }()
 	select {

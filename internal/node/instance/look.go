@@ -246,6 +246,7 @@ func (i *Instance) lookSlowly(ctx context.Context, w *watcher, s *server, primar
 		return err
 	}
 	w.slow, w.slowAt = slowView{s, slots, rejected}, time.Now()
+	i.spare.know(w)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package instance
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -88,6 +89,12 @@ func titleOf(pid int) string {
 	return strings.TrimSpace(string(bytes.ReplaceAll(data, []byte{0}, []byte{' '})))
 }
 
+// startup says whether the title is that of the process that replays WAL.
+func (p process) startup(clusterName string) bool {
+	what, ok := strings.CutPrefix(p.title, "postgres: ")
+	return ok && strings.HasPrefix(strings.TrimPrefix(what, clusterName+": "), "startup")
+}
+
 // child says whether the title is one that Postgres gives to its own children.
 func (p process) child() bool { return strings.HasPrefix(p.title, "postgres: ") }
 
@@ -102,9 +109,24 @@ func (p process) serves() bool {
 	return p.title != "" && !p.child()
 }
 
-// childrenOf returns the processes that a postmaster has started.
+// childrenOf returns the processes that a postmaster has started. The kernel keeps
+// a list of them, of one built without that /proc is read.
 func childrenOf(dir string, postmaster int) []process {
 	var out []process
+	path := fmt.Sprintf("/proc/%d/task/%d/children", postmaster, postmaster)
+	if list, err := os.ReadFile(path); err == nil {
+		for _, f := range strings.Fields(string(list)) {
+			pid, err := strconv.Atoi(f)
+			if err != nil {
+				continue
+			}
+			if p, _, ok := readStat(pid); ok && p.ppid == postmaster {
+				p.title = titleOf(pid)
+				out = append(out, p)
+			}
+		}
+		return out
+	}
 	for _, p := range processesOn(dir) {
 		if p.ppid == postmaster {
 			out = append(out, p)

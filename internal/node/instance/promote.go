@@ -31,10 +31,11 @@ func (i *Instance) promote(x cluster.Promote) task {
 			return nil
 		},
 		rest: func(ctx context.Context) cluster.Done {
-			w := &watcher{} // one session for all of it: each new one costs milliseconds
-			defer w.drop()
+			w := i.ready(ctx) // one session for all of it: each new one costs milliseconds
+			defer i.giveBack(w)
 			h, err := i.promoteTo(ctx, w, x.Timeline, x.Fork)
 			i.changed()
+			w.calm, w.filesAt = true, time.Now() // the files that a look reads are as they were
 			look := i.lookWith(ctx, w)
 			d := cluster.Done{OK: err == nil, Postgres: &look}
 			if err != nil {
@@ -140,8 +141,7 @@ func (i *Instance) replayTo(ctx context.Context, w *watcher, fork cluster.LSN) (
 	}
 	last, since := s.replayed, time.Now()
 	for s.replayed < fork {
-		// A standby without upstream looks for more WAL now and then; this wakes it.
-		i.hup()
+		i.wakeReplay()
 		if _, err := c.Exec(ctx, "SELECT pg_wal_replay_resume() WHERE pg_is_wal_replay_paused()"); err != nil {
 			return rep, fmt.Errorf("let replay go on: %w", err)
 		}
@@ -210,7 +210,7 @@ func (i *Instance) trigger(ctx context.Context, w *watcher) error {
 		if err == nil && ctl.State == wal.InProduction {
 			return i.inProduction(ctx, w)
 		}
-		if err := sleep(ctx, time.Millisecond); err != nil {
+		if err := sleep(ctx, 2*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -271,10 +271,25 @@ func (i *Instance) begun(was []cluster.Branch, t cluster.Timeline, fork cluster.
 // passing is how long a connection that the door turns away is there at most.
 const passing = 15 * time.Millisecond
 
+// wakeReplay has the process that replays look for more: without an upstream it
+// does so now and then only. A SIGHUP to the postmaster would have every process
+// read the configuration.
+func (i *Instance) wakeReplay() {
+	s := i.current()
+	if s == nil {
+		return
+	}
+	for _, p := range childrenOf(i.cfg.DataDir, s.pid) {
+		if p.startup(i.cfg.Cluster) {
+			_ = signal(p, syscall.SIGHUP)
+		}
+	}
+}
+
 // shutOut ends the sessions of clients on a standby: none of them may find
-// itself on a primary. Who only comes to be turned away is not waited for.
+// itself on a primary. Who only comes to be turned away is not waited for. The
+// door was closed before.
 func (i *Instance) shutOut(ctx context.Context) error {
-	i.hup()
 	seen := map[process]time.Time{}
 	first := true
 	return poll(ctx, time.Millisecond, func() bool {

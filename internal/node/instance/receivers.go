@@ -93,6 +93,11 @@ func (i *Instance) receivers() []process {
 func (i *Instance) stopReceivers(ctx context.Context) cluster.Done {
 	// They existed at the unlink, or came later and cannot authenticate.
 	left := i.receivers()
+	for _, p := range left {
+		if receives(p.title, i.cfg.Cluster) == receiver {
+			_ = signal(p, syscall.SIGTERM) // before the reload, which would keep it busy first
+		}
+	}
 	pm := i.current()
 	if pm != nil {
 		if err := signal(pm.process, syscall.SIGHUP); err != nil {
@@ -105,7 +110,7 @@ func (i *Instance) stopReceivers(ctx context.Context) cluster.Done {
 		}()
 	}
 	began := time.Now()
-	again := time.Time{}
+	again := began.Add(termEvery)
 	for len(left) > 0 {
 		now := time.Now()
 		for _, p := range left {
@@ -114,7 +119,7 @@ func (i *Instance) stopReceivers(ctx context.Context) cluster.Done {
 			}
 		}
 		if now.After(again) {
-			again = now.Add(50 * time.Millisecond)
+			again = now.Add(termEvery)
 		}
 		if now.Sub(began) > receiverPatience {
 			// One that a signal does not end would let us wait for ever. A standby that
@@ -135,6 +140,9 @@ func (i *Instance) stopReceivers(ctx context.Context) cluster.Done {
 	return cluster.Done{OK: true}
 }
 
+// termEvery is how often a walreceiver is told to end.
+const termEvery = 50 * time.Millisecond
+
 // receiverPatience is how long a walreceiver may ignore SIGTERM.
 const receiverPatience = 1500 * time.Millisecond
 
@@ -148,12 +156,13 @@ func (i *Instance) freeReplay(ctx context.Context, postmaster int) {
 	}
 	ctx, end := context.WithTimeout(ctx, time.Second)
 	defer end()
-	c, err := i.connect(ctx)
+	w := i.ready(ctx)
+	defer i.giveBack(w)
+	c, err := i.sessionOf(ctx, w)
 	if err != nil {
 		i.log.Info("replay could not be told to go on", "error", err)
 		return
 	}
-	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
 	if _, err := c.Exec(ctx, "SELECT CASE WHEN pg_is_in_recovery() THEN pg_wal_replay_resume() END"); err != nil {
 		i.log.Info("replay could not be told to go on", "error", err)
 	}

@@ -366,7 +366,7 @@ func (i *Instance) sampleLSN(id uint64) task {
 		ctx, cancel := context.WithTimeout(ctx, sqlWithin)
 		defer cancel()
 		var at int64
-		err := i.session(ctx, func(c *pgx.Conn) error {
+		err := i.quickly(ctx, func(c *pgx.Conn) error {
 			if err := c.QueryRow(ctx, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").Scan(&at); err != nil {
 				return err
 			}
@@ -387,18 +387,16 @@ func (i *Instance) writeRow(x cluster.WriteRow) task {
 		ctx, cancel := context.WithTimeout(ctx, sqlWithin)
 		defer cancel()
 		var at int64
-		err := i.session(ctx, func(c *pgx.Conn) error {
-			const row = `INSERT INTO holdfast.epochs (epoch, node) VALUES ($1, $2)
-				ON CONFLICT (epoch) DO UPDATE SET node = excluded.node, at = clock_timestamp()`
-			if _, err := c.Exec(ctx, row, int64(x.Epoch), string(i.cfg.Self)); err != nil {
+		err := i.quickly(ctx, func(c *pgx.Conn) error {
+			if _, err := c.Exec(ctx, rowSQL, int64(x.Epoch), string(i.cfg.Self)); err != nil {
 				if _, err2 := c.Exec(ctx, epochsSQL); err2 != nil {
 					return errors.Join(err, err2)
 				}
-				if _, err := c.Exec(ctx, row, int64(x.Epoch), string(i.cfg.Self)); err != nil {
+				if _, err := c.Exec(ctx, rowSQL, int64(x.Epoch), string(i.cfg.Self)); err != nil {
 					return err
 				}
 			}
-			return c.QueryRow(ctx, "SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint").Scan(&at)
+			return c.QueryRow(ctx, flushedSQL).Scan(&at)
 		})
 		if err != nil {
 			return cluster.Done{Why: fmt.Sprintf("write the epoch row: %v", err)}
@@ -406,6 +404,12 @@ func (i *Instance) writeRow(x cluster.WriteRow) task {
 		return cluster.Done{OK: true, LSN: cluster.LSN(at)}
 	}}
 }
+
+const (
+	rowSQL = `INSERT INTO holdfast.epochs (epoch, node) VALUES ($1, $2)
+	ON CONFLICT (epoch) DO UPDATE SET node = excluded.node, at = clock_timestamp()`
+	flushedSQL = "SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint"
+)
 
 // epochsSQL makes the table of epochs, one statement a line: single-user mode reads lines.
 const epochsSQL = `CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION holdfast;

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/holdfast-db/holdfast/internal/cluster"
 )
 
@@ -155,10 +153,12 @@ func (i *Instance) probe(ctx context.Context) bool {
 		return i.flush.within(ctx, i.probeDir())
 	}
 	wrote := false
-	err := i.session(ctx, func(c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN false
+	c, err := i.connect(ctx)
+	if err == nil {
+		err = c.QueryRow(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN false
 			ELSE pg_logical_emit_message(true, 'holdfast', 'probe') IS NOT NULL END`).Scan(&wrote)
-	})
+		i.leave(ctx, c, s)
+	}
 	if err != nil {
 		i.log.Debug("probe", "error", err)
 		return i.starting(err)
