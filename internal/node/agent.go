@@ -329,8 +329,9 @@ func (a *agent) loop(ctx context.Context, disk cluster.Disk) error {
 			if a.hurried(e) {
 				s = a.step(s, a.tick())
 			}
+			cut := a.cut(e)
 			s = a.step(s, e)
-			if a.news(e) {
+			if cut || a.news(e) {
 				s = a.step(s, a.tick()) // it reads the register at once, or tells the others to
 			}
 		case <-ticker.C:
@@ -378,6 +379,15 @@ func (a *agent) news(e cluster.Event) bool {
 		return ok && hb.Version > a.view.Register.Version && time.Since(a.ticked) > time.Millisecond
 	}
 	return false
+}
+
+// cut says whether a standby's stream has ended just now: in a switchover the old
+// primary waits to hear what it holds.
+func (a *agent) cut(e cluster.Event) bool {
+	x, ok := e.(cluster.PostgresSeen)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return ok && a.pg.Upstream != "" && x.Postgres.Upstream == ""
 }
 
 func drawID() (uint64, error) {

@@ -23,6 +23,7 @@ const (
 	pathRead       = "/register/read"
 	pathPropose    = "/register/propose"
 	pathStatus     = "/status"
+	pathAttend     = "/attend"
 	pathCommand    = "/command"
 	pathCredential = "/credential"
 )
@@ -188,6 +189,12 @@ func (a *agent) serve() http.Handler {
 		return answeredProposal{res.Outcome, res.Value}, nil
 	})
 	handle(pathStatus, func(*http.Request, []byte) (any, error) { return a.local(), nil })
+	handle(pathAttend, func(*http.Request, []byte) (any, error) {
+		if a.inst != nil {
+			a.inst.Attend()
+		}
+		return struct{}{}, nil
+	})
 	handle(pathCommand, func(r *http.Request, body []byte) (any, error) {
 		var c cluster.Command
 		if err := json.Unmarshal(body, &c); err != nil {

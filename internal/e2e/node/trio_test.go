@@ -41,6 +41,7 @@ type trio struct {
 	logs   []*tail
 	user   string
 	secret string
+	bin    string // where PostgreSQL's programs are
 }
 
 // newTrio founds a cluster on disks of a kind and waits until both standbys may
@@ -75,7 +76,7 @@ func newTrio(t *testing.T, disk string, flags ...string) *trio {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &trio{t: t, hosts: all[:3], client: all[3], procs: make([]place.Process, 3), logs: make([]*tail, 3), user: "app", secret: "drill-only"}
+	c := &trio{t: t, hosts: all[:3], client: all[3], procs: make([]place.Process, 3), logs: make([]*tail, 3), user: "app", secret: "drill-only", bin: bin}
 	for i := range c.logs {
 		c.logs[i] = &tail{}
 	}

@@ -15,7 +15,7 @@ import (
 // finder knows which target can be written to. While none is known, and while
 // a write is in flight for suspiciously long, it probes the targets, each every
 // probe interval with a connection of its own, and one that turned the last away
-// before the login twice as often; otherwise it leaves them alone.
+// before the login four times as often; otherwise it leaves them alone.
 type finder struct {
 	targets []string
 	dial    func(ctx context.Context, target int) (*session, error)
@@ -148,7 +148,7 @@ func (f *finder) lost(target int, gen uint64, why error) {
 
 // search probes as long as ctx lasts, whenever there is a need.
 func (f *finder) search(ctx context.Context) {
-	tick := time.NewTicker(f.every / 2)
+	tick := time.NewTicker(f.every / 4)
 	defer tick.Stop()
 	round, cancel := context.WithCancel(ctx)
 	found := uint64(0)
@@ -182,7 +182,7 @@ func (f *finder) search(ctx context.Context) {
 			now = false
 		case <-f.kick:
 			now = true
-			tick.Reset(f.every / 2)
+			tick.Reset(f.every / 4)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func (f *finder) due(t int) bool {
 	every := f.every
 	var pe *pgconn.PgError
 	if err := f.errs[t]; errors.As(err, &pe) && (pe.Code == "57P03" || strings.HasPrefix(pe.Code, "28")) || errors.Is(err, syscall.ECONNREFUSED) {
-		every /= 2
+		every /= 4
 	}
 	return f.now()-f.begun[t] >= every-every/8 // a tick may come a little early
 }

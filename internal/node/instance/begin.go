@@ -50,7 +50,7 @@ func (i *Instance) Begin(e cluster.Effect, tell func(cluster.Event)) bool {
 	default:
 		return false
 	}
-	t.tell = tell
+	t.tell, t.order = tell, &i.order
 	i.work.add(t)
 	i.changed()
 	return true

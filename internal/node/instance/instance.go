@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
@@ -74,6 +75,8 @@ type Instance struct {
 	fence        fence // a recruit's cut
 	held         holdings
 	spare        spare
+	order        order        // of looks and outcomes
+	eagerTill    atomic.Int64 // Watch looks all the time until then; nanoseconds since 1970
 	upstream     upstreamState
 
 	slotMu sync.Mutex // one slot is made at a time
@@ -186,6 +189,9 @@ func (i *Instance) Close() error {
 		return errors.New("an operation on the data directory does not end: its disk hangs")
 	}
 }
+
+// Attend has Watch look often for a while: something is about to happen.
+func (i *Instance) Attend() { i.eager() }
 
 // changed has Watch look at once.
 func (i *Instance) changed() {

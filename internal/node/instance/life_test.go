@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -51,6 +52,31 @@ func TestCreateStartStop(t *testing.T) {
 	if pids := pidsOn(p.cfg.DataDir); len(pids) > 0 {
 		t.Errorf("processes %v are left", pids)
 	}
+}
+
+// TestProbedWhileStarting: a server that is started or stopped is no sick disk.
+func TestProbedWhileStarting(t *testing.T) {
+	n := newNodes(t)
+	p := n.node("a")
+	p.create(t)
+	p.watch(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if !p.Probe(ctx) && ctx.Err() == nil {
+					t.Error("a probe failed")
+				}
+			}
+		})
+	}
+	for k := range 4 {
+		p.startPrimary(t)
+		p.stop(t, k%2 == 0)
+	}
+	cancel()
+	all.Wait()
 }
 
 // TestDenial: what stands on disk rejects clients and has commits wait, whoever starts Postgres.

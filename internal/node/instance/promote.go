@@ -194,8 +194,12 @@ func (i *Instance) trigger(ctx context.Context, w *watcher) error {
 	if s == nil {
 		return errDown
 	}
-	if err := i.replace(filepath.Join(i.cfg.DataDir, "promote"), nil, false); err != nil {
-		return err
+	f, err := os.OpenFile(filepath.Join(i.cfg.DataDir, "promote"), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("promote: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("promote: %w", err)
 	}
 	if err := signal(s.process, syscall.SIGUSR1); err != nil {
 		return fmt.Errorf("promote: %w", err)

@@ -269,3 +269,24 @@ func TestAsideBounds(t *testing.T) {
 		t.Fatalf("%v, want %v: %v", got, want, err)
 	}
 }
+
+// TestOrder: a look that began before an operation ended is not told after it.
+func TestOrder(t *testing.T) {
+	var o order
+	var told []string
+	say := func(what string) func() { return func() { told = append(told, what) } }
+	early := o.begin()
+	if !o.told(early, say("look")) {
+		t.Error("nothing was newer")
+	}
+	o.newer(say("promoted"))
+	if o.told(early, say("a standby")) {
+		t.Error("an older look was told")
+	}
+	if !o.told(o.begin(), say("a primary")) {
+		t.Error("a newer look was not")
+	}
+	if want := []string{"look", "promoted", "a primary"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}

@@ -21,14 +21,25 @@ import (
 // the answer is not OK, though it may still come to its end.
 func (i *Instance) shutdown(x cluster.Shutdown) task {
 	return task{id: x.ID, rest: func(ctx context.Context) cluster.Done {
-		end, err := i.shutDown(ctx, x.Within)
+		took := laps{last: time.Now()}
+		end, err := i.shutDown(ctx, x.Within, &took)
 		d := i.doneWithLook(ctx, err)
+		took.lap("look")
+		i.log.Info("stop", took.args()...)
 		d.LSN = end
 		return d
 	}}
 }
 
-func (i *Instance) shutDown(ctx context.Context, bound time.Duration) (cluster.LSN, error) {
+// Checkpoint has a server that runs make a checkpoint.
+func (i *Instance) Checkpoint(ctx context.Context) error {
+	if i.current() == nil {
+		return errDown
+	}
+	return i.exec(ctx, "CHECKPOINT")
+}
+
+func (i *Instance) shutDown(ctx context.Context, bound time.Duration, took *laps) (cluster.LSN, error) {
 	s := i.current()
 	if s == nil {
 		return 0, errDown
@@ -38,9 +49,14 @@ func (i *Instance) shutDown(ctx context.Context, bound time.Duration) (cluster.L
 	defer cancel()
 	// The long part first, while sessions and standbys go on. A bound that this
 	// uses up leaves Postgres running.
-	if err := i.exec(within, "CHECKPOINT"); err != nil {
+	err := i.quickly(within, func(c *pgx.Conn) error {
+		_, err := c.Exec(within, "CHECKPOINT")
+		return err
+	})
+	if err != nil {
 		return 0, fmt.Errorf("checkpoint before the stop: %w", err)
 	}
+	took.lap("checkpoint")
 	if left := time.Until(limit); left < bound/4 {
 		return 0, errors.New("the checkpoint took too long for a stop within the bound")
 	}
@@ -51,14 +67,18 @@ func (i *Instance) shutDown(ctx context.Context, bound time.Duration) (cluster.L
 	if !i.awaitEnd(within, s, time.Until(limit)) {
 		return 0, fmt.Errorf("the server is not down within %v", bound)
 	}
+	took.lap("down")
 	data, err := i.controlData(ctx)
 	if err != nil {
 		return 0, err
 	}
+	took.lap("control")
 	if state := data["Database cluster state"]; !strings.HasPrefix(state, "shut down") {
 		return 0, fmt.Errorf("it went down without its checkpoint (%q)", state)
 	}
-	return i.shutdownEnd(ctx, data)
+	end, err := i.shutdownEnd(ctx, data)
+	took.lap("record")
+	return end, err
 }
 
 // shutdownEnd is the end of the shutdown checkpoint's record: what a standby must

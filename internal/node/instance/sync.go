@@ -376,6 +376,7 @@ func (i *Instance) sampleLSN(id uint64) task {
 		if err != nil {
 			return cluster.Done{Why: err.Error()}
 		}
+		i.eager()
 		return cluster.Done{OK: true, LSN: cluster.LSN(at)}
 	}}
 }
@@ -401,6 +402,7 @@ func (i *Instance) writeRow(x cluster.WriteRow) task {
 		if err != nil {
 			return cluster.Done{Why: fmt.Sprintf("write the epoch row: %v", err)}
 		}
+		i.eager()
 		return cluster.Done{OK: true, LSN: cluster.LSN(at)}
 	}}
 }

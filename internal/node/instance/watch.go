@@ -2,8 +2,11 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
@@ -11,8 +14,10 @@ import (
 
 const (
 	restEvery  = 100 * time.Millisecond // looks and reports while nothing happens
-	busyEvery  = 8 * time.Millisecond   // looks after an effect or a change, for
+	busyEvery  = 25 * time.Millisecond  // looks after an effect or a change, for
 	busyFor    = 1500 * time.Millisecond
+	eagerEvery = 6 * time.Millisecond // looks while somebody waits for a position, for
+	eagerFor   = 400 * time.Millisecond
 	probeEvery = 500 * time.Millisecond
 	probeSlow  = 5 * time.Second // between probes of a server that lets them hang
 	probeTime  = time.Second
@@ -58,6 +63,7 @@ func (i *Instance) lookLoop(ctx context.Context, tell func(cluster.Event)) {
 			logsAt = w.filesAt
 			i.countCancelled(logs)
 		}
+		ticket := i.order.begin()
 		v := i.lookWith(ctx, w)
 		if ctx.Err() != nil {
 			return
@@ -72,12 +78,25 @@ func (i *Instance) lookLoop(ctx context.Context, tell func(cluster.Event)) {
 			every = busyEvery
 			fresh = fresh || moved(told, v)
 		}
+		if now.UnixNano() < i.eagerTill.Load() {
+			every = eagerEvery
+		}
 		if fresh || now.Sub(toldAt) >= restEvery-busyEvery {
+			if !i.order.told(ticket, func() { tell(cluster.PostgresSeen{Postgres: v}) }) {
+				timer.Reset(0)
+				continue
+			}
 			told, toldAt = v, now
-			tell(cluster.PostgresSeen{Postgres: v})
 		}
 		timer.Reset(every)
 	}
+}
+
+// eager has Watch look all the time for a moment: what comes next waits for what
+// the standbys, or this one, hold.
+func (i *Instance) eager() {
+	i.eagerTill.Store(time.Now().Add(eagerFor).UnixNano())
+	i.changed()
 }
 
 // countCancelled counts the commits that the server's log says were shown
@@ -144,24 +163,43 @@ func (i *Instance) probeDir() string {
 }
 
 // probe is a write on a fresh connection that waits for no standby; where writes
-// are not taken, a session, and a file that is flushed on the data's disk.
+// are not taken, a session, and a file that is flushed on the data's disk. A
+// connection that ends says nothing of the disk: then it is tried again, on
+// whatever runs by then.
 func (i *Instance) probe(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
+	for {
+		ok, err := i.probeOnce(ctx)
+		if err == nil || ok {
+			return ok
+		}
+		i.log.Debug("probe", "error", err)
+		if c := code(err); c != "" && !strings.HasPrefix(c, "57") || ctx.Err() != nil {
+			return false
+		}
+		nap(ctx, 30*time.Millisecond)
+	}
+}
+
+func (i *Instance) probeOnce(ctx context.Context) (ok bool, err error) {
 	s := i.current()
 	if s == nil {
-		return i.flush.within(ctx, i.probeDir())
+		return i.flush.within(ctx, i.probeDir()), nil
 	}
-	wrote := false
 	c, err := i.connect(ctx)
-	if err == nil {
-		err = c.QueryRow(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN false
-			ELSE pg_logical_emit_message(true, 'holdfast', 'probe') IS NOT NULL END`).Scan(&wrote)
-		i.leave(ctx, c, s)
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
+		return i.flush.within(ctx, i.probeDir()), nil // it does not listen yet, or no longer
 	}
 	if err != nil {
-		i.log.Debug("probe", "error", err)
-		return i.starting(err)
+		return i.starting(err), err
 	}
-	return wrote || i.flush.within(ctx, i.cfg.DataDir)
+	wrote := false
+	err = c.QueryRow(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN false
+		ELSE pg_logical_emit_message(true, 'holdfast', 'probe') IS NOT NULL END`).Scan(&wrote)
+	i.leave(ctx, c, s)
+	if err != nil {
+		return i.starting(err), err
+	}
+	return wrote || i.flush.within(ctx, i.cfg.DataDir), nil
 }

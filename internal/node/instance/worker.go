@@ -20,9 +20,10 @@ type task struct {
 	// rest runs in a goroutine of its own after files.
 	rest func(ctx context.Context) cluster.Done
 	// long tasks (those that a StopPostgres ends) run one at a time, files too.
-	long bool
-	id   uint64 // 0: nobody wants an answer
-	tell func(cluster.Event)
+	long  bool
+	id    uint64 // 0: nobody wants an answer
+	tell  func(cluster.Event)
+	order *order
 }
 
 // worker runs tasks. Long ones belong to a generation; stop begins a new one.
@@ -181,5 +182,42 @@ func (t task) answer(d cluster.Done) {
 		return
 	}
 	d.ID = t.id
-	t.tell(d)
+	if d.Postgres == nil || t.order == nil {
+		t.tell(d)
+		return
+	}
+	t.order.newer(func() { t.tell(d) })
+}
+
+// order keeps a look from being told after the outcome of an operation that ended
+// since the look began: a promoted server would be seen as a standby once more.
+type order struct {
+	mu sync.Mutex
+	n  uint64
+}
+
+// begin is a ticket for a look.
+func (o *order) begin() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.n
+}
+
+// told runs tell, unless something newer was told since the ticket.
+func (o *order) told(ticket uint64, tell func()) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if ticket != o.n {
+		return false
+	}
+	tell()
+	return true
+}
+
+// newer runs tell, and makes void all tickets so far.
+func (o *order) newer(tell func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.n++
+	tell()
 }
