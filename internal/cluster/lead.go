@@ -30,6 +30,7 @@ type lead struct {
 	tries    int
 	retryAt  time.Duration
 	since    time.Duration
+	outrunAt time.Duration // since when others are seen to hold more than we do, while Postgres runs; 0: they are not
 	openedAt time.Duration
 }
 
@@ -152,11 +153,16 @@ func (m *machine) bringUp() {
 		return
 	}
 	if outrun(m.seen, m.reg.Timeline, lastTimeline(m.pg.History), m.pg.End) && !m.is(AmnesiacLeads) {
-		if !m.pg.Running || m.now-m.lead.since > m.cfg.Timing.Suspect { // a running one may only have been seen too early
+		// A running one may only have been looked at before others were.
+		if m.pg.Running && m.lead.outrunAt == 0 {
+			m.lead.outrunAt = max(m.now, 1)
+		}
+		if !m.pg.Running || m.now-m.lead.outrunAt > m.cfg.Timing.Suspect {
 			m.cannotLead("more of its timeline was seen than it holds: its disk lost what it had confirmed")
 		}
 		return
 	}
+	m.lead.outrunAt = 0
 	if !m.pg.Running && !m.asked() {
 		return
 	}

@@ -75,7 +75,8 @@ type Instance struct {
 	fence        fence // a recruit's cut
 	held         holdings
 	spare        spare
-	order        order        // of looks and outcomes
+	order        order // of looks and outcomes
+	whole        whole
 	eagerTill    atomic.Int64 // Watch looks all the time until then; nanoseconds since 1970
 	upstream     upstreamState
 

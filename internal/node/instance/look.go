@@ -154,15 +154,17 @@ func (i *Instance) askServer(ctx context.Context, w *watcher, s *server, v *clus
 		return i.lookStandby(ctx, w.conn, v)
 	}
 	i.keepSSN(s, ssn)
-	v.End = cluster.LSN(flushed)
-	v.Replayed, v.Replayable = v.End, v.End
 	var err error
+	if v.Senders, err = i.lookSenders(ctx, w.conn); err != nil {
+		return err
+	}
+	v.End = i.whole.end(s, cluster.LSN(flushed), v.Senders)
+	v.Replayed, v.Replayable = v.End, v.End
 	if v.History, err = w.history.of(i.cfg.DataDir, file); err != nil {
 		return err
 	}
 	v.ControlTimeline = v.History[len(v.History)-1].Timeline
-	v.Senders, err = i.lookSenders(ctx, w.conn)
-	return err
+	return nil
 }
 
 // keepShut ends sessions that got in beside a closed door.

@@ -290,3 +290,26 @@ func TestOrder(t *testing.T) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 }
+
+// TestWhole: a position at a page's border may lie within a record, and counts for
+// nothing that must be held.
+func TestWhole(t *testing.T) {
+	var x whole
+	s := &server{}
+	b, c := cluster.Member{Node: "b", Incarnation: 1}, cluster.Member{Node: "c", Incarnation: 2}
+	look := func(s *server, flushed, ofB, ofC, end, wantB, wantC cluster.LSN) {
+		t.Helper()
+		senders := []cluster.Sender{{Member: b, Named: true, Flush: ofB}, {Named: false, Flush: 5 * pageSize}, {Member: c, Named: true, Flush: ofC}}
+		if got := x.end(s, flushed, senders); got != end || senders[0].Flush != wantB || senders[2].Flush != wantC {
+			t.Errorf("flushed %d, b %d, c %d: end %d, b %d, c %d; want %d, %d, %d", flushed, ofB, ofC, got, senders[0].Flush, senders[2].Flush, end, wantB, wantC)
+		}
+		if senders[1].Flush != 5*pageSize {
+			t.Error("a stranger's position was changed")
+		}
+	}
+	look(s, 100, 90, 0, 100, 90, 0)
+	look(s, 2*pageSize, 2*pageSize, pageSize, 100, 90, 0) // all at borders
+	look(s, 2*pageSize+40, 2*pageSize, 120, 2*pageSize+40, 90, 120)
+	look(s, 2*pageSize+40, 2*pageSize+80, 120, 2*pageSize+80, 2*pageSize+80, 120) // b was asked later
+	look(&server{}, 3*pageSize, 3*pageSize, 130, 3*pageSize, 0, 130)              // another run: nothing is known yet
+}
