@@ -32,6 +32,9 @@ func newDSNCmd(env Env) *cobra.Command {
 			if form != "" && !slices.Contains(dsn.Forms(), dsn.Form(form)) {
 				return fmt.Errorf("--for %s: there are libpq, pgx, jdbc, psycopg and django", form)
 			}
+			if modes := []string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}; !slices.Contains(modes, o.SSLMode) {
+				return fmt.Errorf("--sslmode %s: there are %s", o.SSLMode, strings.Join(modes, ", "))
+			}
 			if o.Database == "" {
 				o.Database = o.User
 			}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -145,18 +146,23 @@ func checkPorts(ctx context.Context, c *config.Node) (problems []error) {
 		return nil
 	}
 	self, _ := c.Self()
-	addresses := map[string]string{"the agent": self.Address}
+	addresses := map[string]string{"members": self.Address}
 	if !c.HTTPOff() {
-		addresses["load balancers (http.listen)"] = c.HTTP.Listen
+		addresses["http.listen"] = c.HTTP.Listen
 	}
-	for what, a := range addresses {
+	for key, a := range addresses {
 		var lc net.ListenConfig
 		l, err := lc.Listen(ctx, "tcp", a)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("the address for %s: %w", what, err))
+		switch {
+		case err == nil:
+			_ = l.Close()
 			continue
+		case errors.Is(err, syscall.EADDRINUSE):
+			err = fmt.Errorf("%s is in use by another program: stop that (ss -ltnp shows it), or give this node another port (address in members; http.listen)", a)
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			err = fmt.Errorf("%s is no address of this host (ip addr shows them): is this another node's folder?", a)
 		}
-		_ = l.Close()
+		problems = append(problems, c.At(key, err))
 	}
 	return problems
 }
@@ -178,6 +184,9 @@ func runNode(ctx context.Context, env Env, c *config.Node, debug bool) error {
 	o, err := nodeOptions(ctx, env, c)
 	if err != nil {
 		return err
+	}
+	if problems := checkPorts(ctx, c); len(problems) > 0 { // before anything is made
+		return withCode(exitRefused, errors.Join(problems...))
 	}
 	level := slog.LevelInfo
 	if debug {

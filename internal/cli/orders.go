@@ -49,7 +49,8 @@ func orderCmds(env Env) []*cobra.Command {
 			"wait for standbys; but a primary that dies stays dead, and commits that nobody confirms wait, until `holdfast resume`.", cluster.Pause, "Paused: the cluster changes nothing of its own accord until `holdfast resume`."),
 		simple("resume", "End a pause", "Elections and degrading are possible again, at once.", cluster.Resume, "Resumed."),
 		simple("fence NODE", "Keep a node's Postgres down", "Its agent stops Postgres and keeps it down, through restarts of the agent and the host, until `holdfast unfence`.\n"+
-			"A fenced primary is followed by an election; a standby leaves S first.", cluster.Fence, "Fenced."),
+			"No election follows: with the primary fenced, writes wait until it is unfenced, so hand over first (holdfast switchover).\n"+
+			"A fenced standby confirms nothing any more, and leaves S after timing.remove.", cluster.Fence, "Fenced."),
 		simple("unfence NODE", "End a fence", "Its agent starts Postgres again as whatever it is by then: it follows the primary, rewound if need be.", cluster.Unfence, "No longer fenced."),
 		simple("reinit NODE", "Have a standby's data directory made anew", "For a standby whose data you do not trust. It leaves S first, so nothing is thrown away that a commit may rest on;\n"+
 			"then its directory is copied from the primary under a new incarnation, and it comes back into S by itself.", cluster.Reinit, "It leaves S first, then its directory is copied anew; see `holdfast status`."),

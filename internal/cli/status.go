@@ -169,7 +169,11 @@ func renderStatus(s node.Status, now time.Time) string {
 		b.WriteString("\n")
 	}
 	if s.Degraded != nil {
-		fmt.Fprintf(&b, "alone since %s, from %s on\n", s.Degraded.Since.UTC().Format(time.RFC3339), s.Degraded.LSN)
+		if s.Degraded.Since.Unix() <= 0 {
+			b.WriteString("alone: no standby has joined yet\n")
+		} else {
+			fmt.Fprintf(&b, "alone since %s, from %s on\n", s.Degraded.Since.UTC().Format(time.RFC3339), s.Degraded.LSN)
+		}
 	}
 	for _, w := range s.Waiting {
 		fmt.Fprintf(&b, "waiting: %s\n", w)

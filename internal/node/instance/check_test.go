@@ -42,12 +42,15 @@ func TestCheck(t *testing.T) {
 		change func(*instance.Config)
 		want   []string
 	}{
-		"a port in use":     {func(*instance.Config) {}, []string{"members", "in use", "another port"}},
-		"a foreign address": {func(c *instance.Config) { c.Address = "192.0.2.1" }, []string{"192.0.2.1", "no address of this host"}},
-		"a bad setting":     {func(c *instance.Config) { c.Settings = map[string]string{"fsync": "off"} }, []string{"postgres.settings.fsync", "power cut"}},
-		"a bad rule":        {func(c *instance.Config) { c.HBA = []string{"host replication all all trust"} }, []string{"postgres.hba[0]", "certificate"}},
-		"another major":     {func(c *instance.Config) { c.DataDir = old }, []string{"postgres.data", "postgres.bin"}},
-		"no programs":       {func(c *instance.Config) { c.BinDir = "/nonexistent" }, []string{"postgres.bin", "/nonexistent"}},
+		"a port in use":      {func(*instance.Config) {}, []string{"members", "in use", "another port"}},
+		"a foreign address":  {func(c *instance.Config) { c.Address = "192.0.2.1" }, []string{"192.0.2.1", "no address of this host"}},
+		"a bad setting":      {func(c *instance.Config) { c.Settings = map[string]string{"fsync": "off"} }, []string{"postgres.settings.fsync", "power cut"}},
+		"a bad rule":         {func(c *instance.Config) { c.HBA = []string{"host replication all all trust"} }, []string{"postgres.hba[0]", "certificate"}},
+		"an unknown setting": {func(c *instance.Config) { c.Settings = map[string]string{"shared_bufers": "1GB", "work_mem": "8MB"} }, []string{"postgres.settings.shared_bufers", "unrecognized"}},
+		"a wrong value":      {func(c *instance.Config) { c.Settings = map[string]string{"work_mem": "lots"} }, []string{"postgres.settings.work_mem", "invalid value"}},
+		"a wrong method":     {func(c *instance.Config) { c.HBA = []string{"host all all samenet scram-sha-25"} }, []string{"postgres.hba[0]", "scram-sha-256"}},
+		"another major":      {func(c *instance.Config) { c.DataDir = old }, []string{"postgres.data", "postgres.bin"}},
+		"no programs":        {func(c *instance.Config) { c.BinDir = "/nonexistent" }, []string{"postgres.bin", "/nonexistent"}},
 	} {
 		cfg := p.cfg
 		c.change(&cfg)

@@ -69,10 +69,10 @@ func (i *Instance) Create(ctx context.Context) (cluster.Incarnation, error) {
 		return 0, err
 	}
 	if exists(filepath.Join(dir, "PG_VERSION")) {
-		return 0, fmt.Errorf("%s already holds a data directory: adopt it, or name another place (data_dir)", dir)
+		return 0, fmt.Errorf("%s already holds a data directory: adopt it, or name another place (postgres.data)", dir)
 	}
 	if len(entries) > 0 {
-		return 0, fmt.Errorf("%s is not empty (%s): empty it, or name another place (data_dir)", dir, entries[0].Name())
+		return 0, fmt.Errorf("%s is not empty (%s): empty it, or name another place (postgres.data)", dir, entries[0].Name())
 	}
 	if err := checkRoom(filepath.Dir(dir)); err != nil {
 		return 0, err
@@ -188,7 +188,7 @@ func (i *Instance) checkAdopt(ctx context.Context, dir string) error {
 		return err
 	}
 	if uid := owner(info); uid != i.user.uid {
-		return fmt.Errorf("%s belongs to user %d, Postgres is to run as %s: name its owner (os_user), or change it (chown -R %s %s)", dir, uid, i.user.name, i.user.name, dir)
+		return notOwned(dir, info, i.user)
 	}
 	for _, name := range []string{"standby.signal", "recovery.signal", "backup_label"} {
 		if exists(filepath.Join(dir, name)) {

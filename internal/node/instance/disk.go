@@ -102,14 +102,14 @@ type diskProbe struct {
 // probeName is one that base backups and pg_rewind leave out.
 const probeName = "pgsql_tmp_holdfast_probe"
 
-func (d *diskProbe) within(ctx context.Context, dir string) bool {
+func (d *diskProbe) within(ctx context.Context, dir string, owner osUser) bool {
 	d.mu.Lock()
 	busy := d.busy
 	if busy == nil {
 		busy = make(chan struct{})
 		d.busy = busy
 		go func() {
-			err := touch(filepath.Join(dir, probeName))
+			err := touch(filepath.Join(dir, probeName), owner)
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			d.ok, d.busy = err == nil, nil
@@ -127,10 +127,17 @@ func (d *diskProbe) within(ctx context.Context, dir string) bool {
 	}
 }
 
-func touch(path string) error {
+// touch writes and flushes a file. It belongs to whoever runs Postgres: pg_rewind
+// opens all that it finds in a directory.
+func touch(path string, owner osUser) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
+	}
+	if owner.switches {
+		if err := f.Chown(int(owner.uid), int(owner.gid)); err != nil {
+			return errors.Join(err, f.Close())
+		}
 	}
 	_, err = f.WriteAt([]byte(strconv.FormatInt(time.Now().UnixNano(), 10)), 0)
 	return errors.Join(err, f.Sync(), f.Close())

@@ -58,8 +58,12 @@ func (i *Instance) replace(path string, data []byte, sync bool) error {
 }
 
 // makeDir makes a directory for Postgres's user, with exactly these permissions.
+// Directories above it that are missing can be passed through by everybody.
 func (i *Instance) makeDir(path string, perm fs.FileMode) error {
-	if err := os.MkdirAll(path, perm); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, perm); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	if u := i.user; u.switches {

@@ -2,6 +2,7 @@ package instance
 
 import (
 	"context"
+	"time"
 
 	"github.com/holdfast-db/holdfast/internal/cluster"
 )
@@ -37,6 +38,9 @@ func (i *Instance) inspectWAL(ctx context.Context) cluster.Done {
 	w := i.ready(ctx)
 	defer i.giveBack(w)
 	look := i.lookWith(ctx, w)
+	if look.Running && look.Primary {
+		nap(ctx, 25*time.Millisecond) // it is asked again until that is down
+	}
 	if !look.Exists || look.Running && look.Primary {
 		return cluster.Done{OK: true, Postgres: &look}
 	}

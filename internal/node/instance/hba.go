@@ -2,8 +2,10 @@ package instance
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -100,6 +102,9 @@ func CheckHBA(rules []string) []Problem {
 		case strings.ContainsAny(line, "\n\r"):
 			why, fix = "it has more than one line", "give one rule each"
 		}
+		if m := method(f); why == "" && !slices.Contains(methods, m) {
+			why, fix = fmt.Sprintf("%q is no method of authentication", m), "give one of "+strings.Join(methods, ", ")+"; scram-sha-256 is for passwords"
+		}
 		for _, db := range strings.Split(strings.ToLower(field(f, 1)), ",") {
 			if why == "" && strings.Trim(db, `"`) == "replication" && !strings.Contains(db, `"`) {
 				why, fix = "replication is let in by certificate only: anything that streams under a member's name would confirm commits",
@@ -111,6 +116,20 @@ func CheckHBA(rules []string) []Problem {
 		}
 	}
 	return out
+}
+
+// methods are those of all supported versions.
+var methods = []string{"scram-sha-256", "cert", "reject", "trust", "md5", "password", "peer", "ident", "gss", "sspi", "pam", "ldap", "radius", "bsd", "oauth"}
+
+// method is what stands in a rule's field for it.
+func method(f []string) string {
+	switch {
+	case strings.HasPrefix(f[0], "local"):
+		return field(f, 3)
+	case len(f) > 5 && net.ParseIP(f[4]) != nil: // the address has a mask of its own
+		return field(f, 5)
+	}
+	return field(f, 4)
 }
 
 func field(f []string, n int) string {

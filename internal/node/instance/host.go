@@ -54,8 +54,67 @@ func CheckHost(ctx context.Context, cfg Config) []Refusal {
 	if !exists(filepath.Join(cfg.DataDir, "PG_VERSION")) {
 		refuse("postgres.data", checkRoom(cfg.DataDir))
 	}
+	refuse("postgres.data", i.checkPath())
+	for name, err := range i.tryOut(ctx) {
+		refuse("postgres.settings."+name, err)
+	}
 	if !slices.ContainsFunc(processesOn(cfg.DataDir), process.serves) { // else it is ours, or is told as foreign
 		refuse("members", checkPort(ctx, cfg.Address, cfg.Port))
+	}
+	return out
+}
+
+// checkPath refuses a data directory that Postgres's user could not use.
+func (i *Instance) checkPath() error {
+	if !i.user.switches {
+		return nil
+	}
+	if info, err := os.Stat(i.cfg.DataDir); err == nil && owner(info) != i.user.uid {
+		return notOwned(i.cfg.DataDir, info, i.user)
+	}
+	for dir := filepath.Dir(i.cfg.DataDir); dir != "/"; dir = filepath.Dir(dir) {
+		var st syscall.Stat_t
+		if err := syscall.Stat(dir, &st); err != nil {
+			continue // it will be made
+		}
+		may := st.Mode & 0o001
+		switch {
+		case st.Uid == i.user.uid:
+			may = st.Mode & 0o100
+		case st.Gid == i.user.gid || slices.Contains(i.user.groups, st.Gid):
+			may = st.Mode & 0o010
+		}
+		if may == 0 {
+			return fmt.Errorf("%s cannot pass through %s to its data directory: chmod a+x %s, or name a directory elsewhere", i.user.name, dir, dir)
+		}
+	}
+	return nil
+}
+
+func notOwned(dir string, info os.FileInfo, u osUser) error {
+	return fmt.Errorf("%s belongs to user %d, Postgres is to run as %s: name its owner (postgres.user), or change it (chown -R %s %s)", dir, owner(info), u.name, u.name, dir)
+}
+
+// tryOut has the server's own program read the user's settings, and returns what
+// it says of each that it does not take.
+func (i *Instance) tryOut(ctx context.Context) map[string]error {
+	if len(i.cfg.Settings) == 0 {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "holdfast-settings-")
+	if err != nil {
+		return nil // it is tried at the start
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // an empty file
+	if os.Chmod(dir, 0o755) != nil || os.WriteFile(filepath.Join(dir, "postgresql.conf"), nil, 0o644) != nil {
+		return nil
+	}
+	out := map[string]error{}
+	for name, value := range i.cfg.Settings {
+		if _, err := i.output(i.command(ctx, "postgres", "-D", dir, "-c", name+"="+value, "-C", "port")); err != nil && strings.Contains(err.Error(), "FATAL") {
+			_, why, _ := strings.Cut(err.Error(), "FATAL:")
+			out[name] = fmt.Errorf("PostgreSQL does not take it: %s", strings.TrimSpace(why))
+		}
 	}
 	return out
 }

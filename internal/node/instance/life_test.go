@@ -79,6 +79,45 @@ func TestProbedWhileStarting(t *testing.T) {
 	all.Wait()
 }
 
+// TestFoundedAnywhere: directories above the data directory that are missing are made
+// so that Postgres's user gets through, and probing leaves an empty one empty.
+func TestFoundedAnywhere(t *testing.T) {
+	n := newNodes(t)
+	p := n.node("a")
+	must(t, p.Close())
+	p.cfg.DataDir = filepath.Join(n.dir, "not", "there", "yet", "data")
+	must(t, os.MkdirAll(p.cfg.DataDir, 0o755))
+	p.open(t)
+	if !p.Probe(t.Context()) {
+		t.Error("a probe without a data directory failed")
+	}
+	if left, err := os.ReadDir(p.cfg.DataDir); err != nil || len(left) > 0 {
+		t.Fatalf("a probe left %v in an empty directory (%v)", left, err)
+	}
+	must(t, os.RemoveAll(filepath.Join(n.dir, "not")))
+	_, err := p.Create(t.Context())
+	must(t, err)
+	p.watch(t)
+	p.startPrimary(t)
+	p.stop(t, false)
+	if !p.Probe(t.Context()) {
+		t.Error("a probe beside a stopped server failed")
+	}
+	entries, err := os.ReadDir(p.cfg.DataDir)
+	must(t, err)
+	of := func(path string) uint32 {
+		info, err := os.Stat(path)
+		must(t, err)
+		return info.Sys().(*syscall.Stat_t).Uid
+	}
+	want := of(filepath.Join(p.cfg.DataDir, "PG_VERSION"))
+	for _, e := range entries { // pg_rewind opens all of them
+		if got := of(filepath.Join(p.cfg.DataDir, e.Name())); got != want {
+			t.Errorf("%s belongs to user %d, the directory to %d", e.Name(), got, want)
+		}
+	}
+}
+
 // TestDenial: what stands on disk rejects clients and has commits wait, whoever starts Postgres.
 func TestDenial(t *testing.T) {
 	n := newNodes(t)

@@ -145,7 +145,7 @@ func (i *Instance) removeData() error {
 // mounted explains why a data directory cannot be renamed.
 func mounted(err error) error {
 	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EXDEV) {
-		return fmt.Errorf("%w: the data directory is a mount point; have it in a directory below that (data_dir), so that a clone can take its place", err)
+		return fmt.Errorf("%w: the data directory is a mount point; have it in a directory below that (postgres.data), so that a clone can take its place", err)
 	}
 	return err
 }

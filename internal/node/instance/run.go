@@ -28,7 +28,7 @@ func lookupUser(name string) (osUser, error) {
 	self := os.Geteuid()
 	if name == "" {
 		if self == 0 {
-			return osUser{}, errors.New("the agent runs as root and Postgres must not: name the system user for it (os_user)")
+			return osUser{}, errors.New("the agent runs as root and Postgres must not: name the system user for it (postgres.user)")
 		}
 		u, err := user.LookupId(strconv.Itoa(self))
 		if err != nil {

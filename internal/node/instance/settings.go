@@ -60,7 +60,7 @@ func managedWhy(name string) (Problem, bool) {
 		p.Why = "passwords are kept as scram-sha-256"
 	case "data_directory", "config_file", "external_pid_file":
 		p.Why = "the node has one data directory"
-		p.Fix = "Leave it out; set the node's data_dir"
+		p.Fix = "Leave it out; set the node's postgres.data"
 	default:
 		return Problem{}, false
 	}

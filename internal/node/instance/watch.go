@@ -3,6 +3,7 @@ package instance
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -156,7 +157,7 @@ func (i *Instance) probeLoop(ctx context.Context, tell func(cluster.Event)) {
 // probeDir is where a probe writes while no server runs: beside the data, or where
 // the agent keeps its own until there are any.
 func (i *Instance) probeDir() string {
-	if exists(i.cfg.DataDir) {
+	if exists(filepath.Join(i.cfg.DataDir, "PG_VERSION")) { // an empty one must stay empty
 		return i.cfg.DataDir
 	}
 	return i.cfg.StateDir
@@ -185,11 +186,11 @@ func (i *Instance) probe(ctx context.Context) bool {
 func (i *Instance) probeOnce(ctx context.Context) (ok bool, err error) {
 	s := i.current()
 	if s == nil {
-		return i.flush.within(ctx, i.probeDir()), nil
+		return i.flush.within(ctx, i.probeDir(), i.user), nil
 	}
 	c, err := i.connect(ctx)
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
-		return i.flush.within(ctx, i.probeDir()), nil // it does not listen yet, or no longer
+		return i.flush.within(ctx, i.probeDir(), i.user), nil // it does not listen yet, or no longer
 	}
 	if err != nil {
 		return i.starting(err), err
@@ -201,5 +202,5 @@ func (i *Instance) probeOnce(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return i.starting(err), err
 	}
-	return wrote || i.flush.within(ctx, i.cfg.DataDir), nil
+	return wrote || i.flush.within(ctx, i.cfg.DataDir, i.user), nil
 }
