@@ -354,6 +354,18 @@ func (w *writer) firstAfter(t time.Time) (ack, error) {
 	return ack{}, fmt.Errorf("no write was acknowledged again; the last sessions ended with: %v", w.last)
 }
 
+// longestSince is the longest time between two acknowledgements since t.
+func (w *writer) longestSince(t time.Time) (gap time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := 1; i < len(w.acked); i++ {
+		if w.acked[i].at.After(t) {
+			gap = max(gap, w.acked[i].at.Sub(w.acked[i-1].at))
+		}
+	}
+	return gap
+}
+
 // lost returns the acknowledged ids that the primary does not hold.
 func (w *writer) lost(primary int) []int64 {
 	w.c.t.Helper()
