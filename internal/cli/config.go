@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
@@ -59,6 +60,11 @@ func newConfigShowCmd(env Env) *cobra.Command {
 		Example: "  holdfast config show --config /etc/holdfast/orders/node.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if f.config == "" && env.Getenv("HOLDFAST_CONFIG") == "" {
+				if found, _ := filepath.Glob("/etc/holdfast/*/node.yaml"); len(found) == 1 {
+					f.config = found[0]
+				}
+			}
 			c, err := loadNode(env, f.config)
 			if err != nil {
 				return err
@@ -81,7 +87,7 @@ func newConfigShowCmd(env Env) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&f.config, "config", "", "a node's configuration (default: $HOLDFAST_CONFIG)")
+	cmd.Flags().StringVar(&f.config, "config", "", "a node's configuration (default: $HOLDFAST_CONFIG, then the only one in /etc/holdfast)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
