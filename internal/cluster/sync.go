@@ -430,6 +430,11 @@ func (m *machine) enter(at syncStage) {
 		m.sync.id = m.id()
 		m.emit(SampleLSN{ID: m.sync.id})
 	case stagePropose:
+		if !m.stillWanted() {
+			m.mark(MarkChangeGivenUp)
+			m.sync.change, m.sync.l = changeNone, 0
+			return
+		}
 		next := m.reg
 		next.S, next.K = m.sync.s, m.sync.k
 		next.Degraded = Degraded{}
@@ -438,6 +443,16 @@ func (m *machine) enter(at syncStage) {
 		}
 		m.propose(propSync, next, m.sync.change.String())
 	}
+}
+
+// stillWanted says whether the register, as it is by now, lets all those in whom
+// the change under way would add: since it began, one may have had it said there
+// that its directory is to be rebuilt, and relies on not being added any more.
+func (m *machine) stillWanted() bool {
+	return !slices.ContainsFunc(m.sync.s, func(x Member) bool {
+		n, known := m.reg.Node(x.Node)
+		return x != m.self() && !m.reg.InS(x) && (!known || n.Reinit || n.Rebuild || n.Leaving)
+	})
 }
 
 // advance moves the change under way on, or gives it up.
