@@ -18,7 +18,7 @@ import (
 
 const (
 	boundSeconds = 20
-	boundWarmUp  = 10 // seconds until caches and write-back are in their stride
+	boundWarmUp  = 55 // seconds until write-back is in its stride: pages are written out when they are half a minute old
 	boundStall   = 3 * time.Second
 	scalePerSec  = 1.2 // units of scale filled in a second, for the estimate
 	stageSeconds = 5   // that two restarts take
