@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"charm.land/lipgloss/v2"
 )
@@ -92,7 +93,11 @@ func pad(s string, width int) string {
 
 func lowerFirst(s string) string {
 	for _, r := range s {
-		return strings.ToLower(string(r)) + s[len(string(r)):]
+		rest := s[len(string(r)):]
+		if next, _ := utf8.DecodeRuneInString(rest); unicode.IsUpper(next) {
+			return s // VACUUM
+		}
+		return strings.ToLower(string(r)) + rest
 	}
 	return s
 }
