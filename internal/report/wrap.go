@@ -92,12 +92,9 @@ func pad(s string, width int) string {
 }
 
 func lowerFirst(s string) string {
-	for _, r := range s {
-		rest := s[len(string(r)):]
-		if next, _ := utf8.DecodeRuneInString(rest); unicode.IsUpper(next) {
-			return s // VACUUM
-		}
-		return strings.ToLower(string(r)) + rest
+	first, n := utf8.DecodeRuneInString(s)
+	if next, _ := utf8.DecodeRuneInString(s[n:]); unicode.IsUpper(next) {
+		return s // VACUUM
 	}
-	return s
+	return string(unicode.ToLower(first)) + s[n:]
 }
