@@ -93,8 +93,8 @@ func pad(s string, width int) string {
 
 func lowerFirst(s string) string {
 	first, n := utf8.DecodeRuneInString(s)
-	if next, _ := utf8.DecodeRuneInString(s[n:]); unicode.IsUpper(next) {
-		return s // VACUUM
+	if next, _ := utf8.DecodeRuneInString(s[n:]); n == 0 || unicode.IsUpper(next) {
+		return s // nothing, or VACUUM
 	}
 	return string(unicode.ToLower(first)) + s[n:]
 }
