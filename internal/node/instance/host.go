@@ -69,7 +69,7 @@ func (i *Instance) checkPath() error {
 	if !i.user.switches {
 		return nil
 	}
-	if info, err := os.Stat(i.cfg.DataDir); err == nil && owner(info) != i.user.uid {
+	if info, err := os.Stat(i.cfg.DataDir); err == nil && owner(info) != i.user.uid && exists(filepath.Join(i.cfg.DataDir, "PG_VERSION")) {
 		return notOwned(i.cfg.DataDir, info, i.user)
 	}
 	for dir := filepath.Dir(i.cfg.DataDir); dir != "/"; dir = filepath.Dir(dir) {
